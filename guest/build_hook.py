@@ -25,7 +25,9 @@ except ModuleNotFoundError:  # run as a program by scripts/build-guest, without 
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "src" / "cloche" / "_guest"
-FLAGS = "-std=c11 -D_GNU_SOURCE -Os -g0 -static -Wall -Wextra -Werror -ffunction-sections -fdata-sections".split()
+FLAGS = (
+    "-std=c11 -D_GNU_SOURCE -Os -g0 -static -Wall -Wextra -Werror -ffunction-sections -fdata-sections".split()
+)
 LINK = ["-Wl,--gc-sections", "-Wl,-s"]
 PROGRAMS = {"cloche-guest": ("guest",), "cloche-spawner": ("guest/spawner",)}
 
@@ -60,7 +62,7 @@ def compiler(arch: str) -> list[str]:
     if own is not None:
         return own
     if importlib.util.find_spec("ziglang") is None:
-        message = f"no static C compiler for {arch}: install musl-tools, or the PyPI package ziglang, or set CLOCHE_CC"
+        message = f"no static C compiler for {arch}: install musl-tools or the PyPI package ziglang, or set CLOCHE_CC"
         raise RuntimeError(message)
     return [sys.executable, "-m", "ziglang", "cc", "-target", f"{arch}-linux-musl"]
 
@@ -90,7 +92,9 @@ def build(*, force: bool = True) -> list[Path]:
             files = [str(path) for path in sources(folders)]
             includes = [f"-I{ROOT / 'guest' / 'common'}"]
             partial = target.with_suffix(".part")
-            subprocess.run([*compiler(arch), *FLAGS, *includes, "-o", str(partial), *files, *LINK], check=True)
+            subprocess.run(
+                [*compiler(arch), *FLAGS, *includes, "-o", str(partial), *files, *LINK], check=True
+            )
             partial.rename(target)
     return made
 

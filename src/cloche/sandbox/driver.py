@@ -34,8 +34,10 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """Something on the host that belongs to no live sandbox: its kind (``process``, ``mount``, ``cgroup``,
-    ``network``, ``rule``, ``file``) and its name."""
+    """Something on the host that belongs to no live sandbox.
+
+    ``kind`` is ``process``, ``mount``, ``cgroup``, ``network``, ``rule`` or ``file``.
+    """
 
     kind: str
     name: str

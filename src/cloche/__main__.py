@@ -1,0 +1,5 @@
+"""``python -m cloche``: the command line. Must hold nothing else."""
+
+from cloche.cli import main
+
+main()

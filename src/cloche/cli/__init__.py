@@ -1,0 +1,78 @@
+"""The command line: one module per noun, each imported only when it is used.
+
+This module finds the sub-command and shows errors. It must never import more than click at the top,
+so that ``cloche --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from cloche import __version__
+from cloche.core.errors import ClocheError
+
+_COMMANDS = {
+    "doctor": ("cloche.cli.doctor:doctor", "Say what this machine can do, and mend what can be mended."),
+    "image": ("cloche.cli.image:image", "Make, list and remove images."),
+    "report": ("cloche.cli.report:report", "Show the result table of a finished run."),
+    "run": ("cloche.cli.run:run", "Run agents on tasks, each in a fresh sandbox."),
+    "sandbox": ("cloche.cli.sandbox:sandbox", "Make and use sandboxes by hand."),
+    "task": ("cloche.cli.task:task", "Look at tasks."),
+    "version": ("cloche.cli.version:version", "Print the version."),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group whose sub-commands are imported when called; their short help stands here."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = _COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry[0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="cloche", message="%(prog)s %(version)s")
+def app() -> None:
+    """Run every agent, model and task in its own clean, isolated sandbox."""
+
+
+def show_error(error: ClocheError) -> None:
+    """Print an error the way all commands do: what happened, where, and what to do."""
+    click.echo(f"{click.style('error', fg='red', bold=True)}: {error.message}  [{error.code}]", err=True)
+    if error.where:
+        click.echo(f"  {error.where}", err=True)
+    if error.hint:
+        click.echo(f"{click.style('hint', fg='cyan', bold=True)}: {error.hint}", err=True)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line and exit with the documented status."""
+    try:
+        status = app.main(args=arguments, prog_name="cloche", standalone_mode=False)
+    except ClocheError as error:
+        show_error(error)
+        status = error.exit_code
+    except click.exceptions.Abort:
+        status = 130
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has gone: no message can reach them
+        status = 141
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,300 @@
+"""``cloche sandbox``: sandboxes by hand. Must never do more than the Python API offers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cloche.cli.common import Duration, Size, parse_pairs, run_async
+from cloche.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from cloche.sandbox.driver import Driver, Leftover
+    from cloche.sandbox.handle import Chunk, Sandbox
+    from cloche.sandbox.spec import Command, Completed
+
+TIMED_OUT_STATUS = 124
+CANCELLED_STATUS = 125
+LOST_STATUS = 125
+NOT_STARTED_STATUS = 127
+
+
+@asynccontextmanager
+async def _driver() -> AsyncIterator[Driver]:
+    from cloche.sandbox.drivers.local import LocalDriver
+    from cloche.sandbox.settings import Settings
+
+    driver = LocalDriver(Settings())
+    try:
+        yield driver
+    finally:
+        await driver.close()
+
+
+@asynccontextmanager
+async def _attached(sandbox_id: str) -> AsyncIterator[Sandbox]:
+    async with _driver() as driver:
+        sandbox = await driver.attach(sandbox_id)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.close()
+
+
+@click.group()
+def sandbox() -> None:
+    """Make and use sandboxes by hand."""
+
+
+@sandbox.command()
+@click.argument("image")
+@click.option("--name", help="Name of the sandbox (default: a new one).")
+@click.option("--cpus", type=click.FloatRange(min=0.01), help="CPUs at most.")
+@click.option("--memory", type=Size(), help="Memory at most, such as 512m.")
+@click.option(
+    "--pids", type=click.IntRange(min=1), default=4096, show_default=True, help="Processes at most."
+)
+@click.option("--network", type=click.Choice(["none", "public"]), default="none", show_default=True)
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment of its commands.")
+@click.option("-u", "--user", help="User of its commands (default: the image's).")
+@click.option("-w", "--workdir", help="Folder of its commands (default: the image's).")
+@click.option("--label", multiple=True, metavar="NAME=VALUE", help="A label to find it by.")
+@click.option("--ttl", type=Duration(), default=3600.0, show_default="1h", help="Time to live; 0 for ever.")
+def create(
+    image: str,
+    name: str | None,
+    cpus: float | None,
+    memory: int | None,
+    pids: int,
+    network: str,
+    env: tuple[str, ...],
+    user: str | None,
+    workdir: str | None,
+    label: tuple[str, ...],
+    ttl: float,
+) -> None:
+    """Make a sandbox from IMAGE and print its name."""
+    from cloche.core.ids import new_id
+    from cloche.sandbox.images import ImageStore
+    from cloche.sandbox.settings import Settings
+    from cloche.sandbox.spec import Lease, NetworkMode, Resources, SandboxSpec
+
+    spec = SandboxSpec(
+        id=name or new_id("sb"),
+        resources=Resources(cpus=cpus, memory_bytes=memory, pids=pids),
+        network=NetworkMode(network),
+        env=parse_pairs(env, "--env"),
+        user=user,
+        workdir=workdir,
+        labels=parse_pairs(label, "--label"),
+        lease=Lease(ttl_s=ttl or None),
+    )
+
+    async def make() -> None:
+        prepared = ImageStore(Settings()).resolve(image)
+        async with _driver() as driver:
+            made = await driver.create(spec, prepared)
+            await made.close()
+
+    run_async(make())
+    click.echo(spec.id)
+
+
+@sandbox.command(
+    name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.argument("name")
+@click.argument("argv", nargs=-1, required=True)
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE")
+@click.option("-u", "--user", help="User to run as.")
+@click.option("-w", "--workdir", help="Folder to run in.")
+@click.option("-i", "--interactive", is_flag=True, help="Pass standard input on.")
+@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
+@click.option("--timeout", type=Duration(), help="End the command's whole tree after this time (status 124).")
+def exec_(
+    name: str,
+    argv: tuple[str, ...],
+    env: tuple[str, ...],
+    user: str | None,
+    workdir: str | None,
+    interactive: bool,
+    tty: bool,
+    timeout: float | None,
+) -> None:
+    """Run a command in sandbox NAME; exits with the command's status."""
+    from cloche.cli.terminal import size
+    from cloche.sandbox.spec import Command
+
+    command = Command(
+        argv=argv[1:] if argv[0] == "--" else argv,
+        env=parse_pairs(env, "--env"),
+        user=user,
+        cwd=workdir,
+        interactive=interactive or tty,
+        terminal=size() if tty else None,
+        timeout_s=timeout,
+    )
+    sys.exit(run_async(_execute(name, command)))
+
+
+@sandbox.command()
+@click.argument("name")
+@click.option("-u", "--user", help="User to be.")
+def shell(name: str, user: str | None) -> None:
+    """Open a shell in sandbox NAME, on a terminal of its own."""
+    from cloche.cli.terminal import size
+    from cloche.sandbox.spec import Command
+
+    line = "if [ -x /bin/bash ]; then exec /bin/bash -l; else exec /bin/sh -l; fi"
+    command = Command(
+        shell=line, user=user, interactive=True, terminal=size(), env={"TERM": "xterm-256color"}
+    )
+    sys.exit(run_async(_execute(name, command)))
+
+
+async def _execute(name: str, command: Command) -> int:
+    from cloche.cli.terminal import converse
+
+    async with _attached(name) as attached:
+        if command.interactive:
+            return exit_status(await converse(attached, command))
+        return exit_status(await attached.run(command, on_output=_print_chunk))
+
+
+def _print_chunk(chunk: Chunk) -> None:
+    stream = sys.stdout if chunk.stream == "stdout" else sys.stderr
+    stream.buffer.write(chunk.data)
+    stream.flush()
+
+
+def exit_status(completed: Completed) -> int:
+    """Return the shell's convention: the status itself, 128 + signal, 124 after a time-out, 127 not found."""
+    from cloche.sandbox.spec import EndReason
+
+    if completed.reason is EndReason.TIMEOUT:
+        return TIMED_OUT_STATUS
+    if completed.reason in {EndReason.CANCELLED, EndReason.SANDBOX_LOST}:
+        click.echo(f"{completed.reason.value}: {completed.message}", err=True)
+        return LOST_STATUS
+    if completed.reason is EndReason.START_FAILED:
+        click.echo(completed.message, err=True)
+        return NOT_STARTED_STATUS
+    if completed.reason is EndReason.OUT_OF_MEMORY:
+        click.echo("ended: out of memory", err=True)
+    if completed.exit_code is not None:
+        return completed.exit_code
+    return 128 + (completed.signal or 9)
+
+
+@sandbox.command()
+@click.option("--orphans", is_flag=True, help="Show what is left on the host that no live sandbox owns.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def ls(orphans: bool, as_json: bool) -> None:
+    """List the sandboxes of this machine."""
+
+    async def rows() -> list[dict[str, object]]:
+        async with _driver() as driver:
+            if orphans:
+                return [{"kind": item.kind, "name": item.name} for item in await driver.leftovers()]
+            return [
+                {
+                    "id": info.id,
+                    "state": info.state.value,
+                    "image": info.image,
+                    "created_at": info.created_at,
+                    "pid": info.pid,
+                    "labels": dict(info.labels),
+                    "reason": info.reason,
+                }
+                for info in await driver.list()
+            ]
+
+    _print_rows(run_async(rows()), as_json=as_json)
+
+
+def _print_rows(rows: list[dict[str, object]], *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    if not rows:
+        click.echo("none", err=True)
+        return
+    from cloche.cli.listing import table
+
+    click.echo(table(rows))
+
+
+@sandbox.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("-u", "--user", help="Owner of what is copied in.")
+def cp(source: str, target: str, user: str | None) -> None:
+    """Copy a file or folder into (``PATH NAME:/PATH``) or out of (``NAME:/PATH PATH``) a sandbox."""
+    inside_source, inside_target = _inside(source), _inside(target)
+    destination = Path(target)
+    if (inside_source is None) == (inside_target is None):
+        raise InvalidInput(
+            "one side must be NAME:/PATH and the other a path here",
+            hint="cloche sandbox cp file.txt NAME:/tmp/",
+        )
+    if inside_source is not None and (target.endswith("/") or destination.is_dir()):
+        destination /= Path(inside_source[1]).name
+
+    async def copy() -> list[str]:
+        if inside_target is not None:
+            name, path = inside_target
+            async with _attached(name) as attached:
+                into = path.endswith("/")
+                await attached.upload(Path(source), path + Path(source).name if into else path, user=user)
+            return []
+        assert inside_source is not None  # noqa: S101  # one of both is inside
+        name, path = inside_source
+        async with _attached(name) as attached:
+            return [item.path for item in await attached.download(path, destination)]
+
+    for skipped in run_async(copy()):
+        click.echo(f"not copied (neither a file nor a folder): {skipped}", err=True)
+
+
+def _inside(text: str) -> tuple[str, str] | None:
+    name, colon, path = text.partition(":")
+    return (name, path) if colon and path.startswith("/") and "/" not in name else None
+
+
+@sandbox.command()
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All sandboxes of this machine.")
+def rm(names: tuple[str, ...], everything: bool) -> None:
+    """End sandboxes and remove all that belongs to them."""
+    if bool(names) == everything:
+        raise InvalidInput("name the sandboxes to remove, or use --all")
+
+    async def remove() -> list[tuple[str, bool]]:
+        async with _driver() as driver:
+            chosen = [info.id for info in await driver.list()] if everything else list(names)
+            return [(name, await driver.delete(name)) for name in chosen]
+
+    results = run_async(remove())
+    for name, was_there in results:
+        click.echo(name if was_there else f"not found: {name}", err=not was_there)
+    if not all(was_there for _, was_there in results):
+        sys.exit(1)
+
+
+@sandbox.command()
+def reap() -> None:
+    """Remove what ended or orphaned sandboxes have left on this machine."""
+
+    async def sweep() -> list[Leftover]:
+        async with _driver() as driver:
+            return await driver.reap()
+
+    for item in run_async(sweep()):
+        click.echo(f"removed {item.kind}: {item.name}")
