@@ -25,9 +25,10 @@ except ModuleNotFoundError:  # run as a program by scripts/build-guest, without 
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "src" / "cloche" / "_guest"
-FLAGS = (
-    "-std=c11 -D_GNU_SOURCE -Os -g0 -static -Wall -Wextra -Werror -ffunction-sections -fdata-sections".split()
-)
+FLAGS = [
+    *("-std=c11", "-D_GNU_SOURCE", "-Os", "-g0", "-static", "-ffunction-sections", "-fdata-sections"),
+    *("-Wall", "-Wextra", "-Werror"),
+]
 LINK = ["-Wl,--gc-sections", "-Wl,-s"]
 PROGRAMS = {"cloche-guest": ("guest",), "cloche-spawner": ("guest/spawner",)}
 
@@ -62,7 +63,7 @@ def compiler(arch: str) -> list[str]:
     if own is not None:
         return own
     if importlib.util.find_spec("ziglang") is None:
-        message = f"no static C compiler for {arch}: install musl-tools or the PyPI package ziglang, or set CLOCHE_CC"
+        message = f"no static C compiler for {arch}: install musl-tools or ziglang, or set CLOCHE_CC"
         raise RuntimeError(message)
     return [sys.executable, "-m", "ziglang", "cc", "-target", f"{arch}-linux-musl"]
 
