@@ -35,7 +35,7 @@ class Size(click.ParamType):
         """Return bytes."""
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
         if match is None:
             self.fail(f"{value!r} is not a size; write for example 512m or 2g", param, ctx)
         return int(float(match[1]) * _UNITS[match[2]])
@@ -50,7 +50,7 @@ class Duration(click.ParamType):
         """Return seconds."""
         if isinstance(value, int | float):
             return float(value)
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(value).strip().lower())
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)", str(value).strip().lower())
         if match is None:
             self.fail(f"{value!r} is not a time; write for example 90s, 15m or 2h", param, ctx)
         return float(match[1]) * _TIMES[match[2]]
