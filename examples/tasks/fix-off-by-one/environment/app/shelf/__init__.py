@@ -1,0 +1,1 @@
+"""List the books of a catalogue page by page."""
