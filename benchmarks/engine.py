@@ -1,10 +1,10 @@
-"""What a trial costs beside its sandbox: CPU of the runner and of the spawner, in real runs of ``cloche run``.
+"""What a trial costs beside its sandbox: CPU of the runner and of the spawner, in real runs of cloche.
 
     python benchmarks/engine.py [--trials N] [--concurrency N]
 
-Tasks are generated: a static busybox image, the agent that does nothing, a verifier of one line. The same run is made
-with few and with many trials, and the difference divided by the trials between: start-up is not a trial's cost.
-Results go to ``benchmarks/results/engine.json``.
+Tasks are generated: a static busybox image, the agent that does nothing, a verifier of one line. The same
+run is made with few and with many trials, and the difference is divided by the trials between: start-up is
+not a trial's cost. Results go to ``benchmarks/results/engine.json``.
 """
 
 from __future__ import annotations
