@@ -1,0 +1,287 @@
+"""The store of images on this machine: layers by content, manifests by digest, names on top.
+
+Layers are unpacked once and shared by all sandboxes. Must never change a layer once it stands, and never
+remove one that an image or a live sandbox needs. Safe for any number of processes at once: readers need
+no lock since files change atomically, writers hold ``images/lock``. The layout is in docs/images.md.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cloche.core.errors import ImageError, InvalidInput, NotFound
+from cloche.sandbox.images import archive, folder, names
+from cloche.sandbox.images.digest import PREFIX, tree_digest
+from cloche.sandbox.images.disk import Staging, locked, private_folder, read_json, write_json
+from cloche.sandbox.images.records import ImageInfo, Layer, Manifest, NameRecord
+from cloche.sandbox.images.tree import Limits, TreeWriter, full_disk
+from cloche.sandbox.settings import Settings
+from cloche.sandbox.spec import ImageConfig, PreparedImage
+
+LAYER_NAME_DIGITS = 32
+
+
+class ImageStore:
+    """The images of one installation. All methods block; none starts a process."""
+
+    def __init__(self, settings: Settings, *, limits: Limits | None = None) -> None:
+        """Touch nothing yet: the folders are made by what first writes."""
+        self.settings = settings
+        self.root = settings.state_dir / "images"
+        self.staging = Staging(settings.state_dir / "staging")
+        self._limits = limits or Limits()
+        self._names = self.root / "names"
+        self._manifests = self.root / "manifests"
+
+    # --- reading ---
+
+    def resolve(self, name: str) -> PreparedImage:
+        """Return the image of a name, or of a digest or its first 12 digits.
+
+        A Debian base that was bootstrapped answers to all of its names (``debian:12-slim``,
+        ``debian:bookworm``). Raises NotFound with a hint, InvalidInput for what is no name, and ImageError
+        if a layer is gone from the disk.
+        """
+        record = self.find(name)
+        if record is None:
+            known = [item.name for item in self._name_records()]
+            raise NotFound(f"there is no image {name}", hint=names.hint_for(name, known))
+        return self._prepare(record)
+
+    def find(self, name: str) -> NameRecord | None:
+        """Return the record of a name or digest, or None; raises InvalidInput for what is no name."""
+        digits = names.as_digest(name)
+        if digits is not None:
+            prefix = "sha256:" + digits
+            found = [item for item in self._name_records() if item.digest.startswith(prefix)]
+            if found or name.startswith("sha256:"):
+                return found[0] if found else None
+        wanted = names.normalise(name)
+        record = self._name_record(wanted)
+        if record is not None:
+            return record
+        for alias in names.aliases(wanted):
+            record = self._name_record(alias)
+            if record is not None and record.origin == "bootstrapped":
+                return record
+        return None
+
+    def list(self) -> tuple[ImageInfo, ...]:
+        """Return all names, in order."""
+        rows = []
+        for record in self._name_records():
+            manifest = self.manifest(record.digest)
+            if manifest is not None:
+                rows.append(
+                    ImageInfo(
+                        name=record.name,
+                        digest=record.digest,
+                        origin=record.origin,
+                        created_at=record.created_at,
+                        size_bytes=manifest.size_bytes,
+                        layers=len(manifest.layers),
+                        details=record.details,
+                    )
+                )
+        return tuple(rows)
+
+    def manifest(self, digest: str) -> Manifest | None:
+        """Return a manifest by its whole digest, or None."""
+        value = read_json(self._manifests / f"{digest.removeprefix('sha256:')}.json")
+        return None if value is None else Manifest.from_json(value)
+
+    def manifests(self) -> Iterator[Manifest]:
+        """Yield every manifest, named or not."""
+        for path in sorted(self._manifests.glob("*.json")):
+            value = read_json(path)
+            if value is not None:
+                yield Manifest.from_json(value)
+
+    def digests_in_use(self) -> dict[str, str]:
+        """Return image digest → id of a sandbox that runs on it, from the run directory's records."""
+        used = {}
+        for path in self.settings.sandboxes_dir.glob("*/record.json"):
+            try:
+                record = read_json(path)
+            except ValueError as error:
+                raise ImageError(
+                    f"the record of sandbox {path.parent.name} cannot be read, so its image is unknown",
+                    hint="cloche sandbox reap",
+                    where=str(path),
+                ) from error
+            image = record.get("image") if isinstance(record, dict) else None
+            digest = image.get("digest") if isinstance(image, dict) else image
+            if isinstance(digest, str):
+                used[digest] = path.parent.name
+        return used
+
+    # --- writing ---
+
+    def import_tar(
+        self,
+        source: Path | BinaryIO,
+        name: str,
+        *,
+        config: ImageConfig | None = None,
+        origin: str = "imported",
+        details: Mapping[str, Any] | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> PreparedImage:
+        """Unpack a root file system's tar as an image of one layer.
+
+        ``check`` is called now and then and may raise to stop; then, as after any error, nothing is left.
+        Raises InvalidInput naming the member that is not acceptable, and ImageError when the disk is full.
+        """
+        return self._import(
+            name,
+            lambda writer: archive.extract(source, writer, check=check),
+            config=config,
+            origin=origin,
+            details=details,
+            check=check,
+        )
+
+    def import_dir(self, source: Path, name: str, *, config: ImageConfig | None = None) -> PreparedImage:
+        """Copy a folder as an image of one layer. Raises as ``import_tar`` does."""
+        inside = source.resolve()
+        if self.settings.state_dir.resolve().is_relative_to(inside):
+            raise InvalidInput(f"{source} holds the image store itself", hint="import a folder beside it")
+        return self._import(name, lambda writer: folder.copy(source, writer), config=config)
+
+    def _import(
+        self,
+        name: str,
+        fill: Callable[[TreeWriter], None],
+        *,
+        config: ImageConfig | None,
+        origin: str = "imported",
+        details: Mapping[str, Any] | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> PreparedImage:
+        wanted = names.normalise(name)
+        with self._full_disk_is_said():
+            self.staging.sweep()
+            with self.staging.folder("import") as place:
+                root = place / "root"
+                root.mkdir(mode=0o755)
+                with TreeWriter(root, self._limits) as writer:
+                    fill(writer)
+                    writer.finish()
+                found = tree_digest(root, check=check)
+                layer = Layer(
+                    digest=found.digest, path=_layer_path(found.digest), size_bytes=found.size_bytes
+                )
+                manifest = Manifest(layers=(layer,), config=config or ImageConfig())
+                record = NameRecord(
+                    name=wanted,
+                    digest=manifest.digest,
+                    origin=origin,
+                    created_at=time.time(),
+                    details=details or {},
+                )
+                with self.writing():
+                    self._place(root, self.settings.state_dir / layer.path)
+                    self.put(manifest, record)
+        return self._prepare(record)
+
+    def _place(self, staged: Path, final: Path) -> None:
+        if final.exists():
+            return
+        private_folder(final.parent)
+        os.sync()  # the files are on disk before a name can lead to them
+        staged.rename(final)
+
+    def put(self, manifest: Manifest, record: NameRecord) -> None:
+        """Store a manifest and the name that leads to it. Call it with the lock held (``writing``)."""
+        write_json(self._manifests / f"{manifest.digest.removeprefix('sha256:')}.json", manifest.to_json())
+        write_json(self._name_path(record.name), record.to_json())
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the store's lock; makes the folders."""
+        for path in (self.root, self._names, self._manifests):
+            private_folder(path)
+        with locked(self.root / "lock"):
+            yield
+
+    def remove(self, name: str) -> NameRecord:
+        """Remove a name, and what only it needed. Raises NotFound, or InvalidInput while it is in use.
+
+        Layers that buildah made are freed by ``build.collect``, which can start programs.
+        """
+        with self.writing():
+            record = self.find(name)
+            if record is None:
+                known = [item.name for item in self._name_records()]
+                raise NotFound(f"there is no image {name}", hint=names.hint_for(name, known))
+            others = [item for item in self._name_records() if item.digest == record.digest]
+            user = self.digests_in_use().get(record.digest)
+            if user is not None and len(others) == 1:
+                raise InvalidInput(
+                    f"image {record.name} is used by sandbox {user}", hint=f"cloche sandbox rm {user}"
+                )
+            self._name_path(record.name).unlink()
+            self._forget_unnamed()
+        return record
+
+    def _forget_unnamed(self) -> None:
+        """Remove manifests without a name and a sandbox, and our layers that no manifest needs."""
+        kept = {item.digest for item in self._name_records()} | set(self.digests_in_use())
+        for manifest in tuple(self.manifests()):
+            if manifest.digest not in kept:
+                (self._manifests / f"{manifest.digest.removeprefix('sha256:')}.json").unlink()
+        needed = {layer.path for manifest in self.manifests() for layer in manifest.layers}
+        for path in self.settings.layers_dir.glob("*"):
+            if f"{self.settings.layers_dir.name}/{path.name}" not in needed:
+                shutil.rmtree(path)
+
+    # --- inside ---
+
+    def _prepare(self, record: NameRecord) -> PreparedImage:
+        manifest = self.manifest(record.digest)
+        again = f"remove it and make it again: cloche image rm {record.name}"
+        if manifest is None:
+            raise ImageError(f"the store has lost the content of image {record.name}", hint=again)
+        layers = tuple(self.settings.state_dir / layer.path for layer in manifest.layers)
+        missing = [path for path in layers if not path.is_dir()]
+        if missing:
+            raise ImageError(f"a layer of image {record.name} is gone: {missing[0]}", hint=again)
+        return PreparedImage(
+            name=record.name,
+            digest=record.digest,
+            layers=layers,
+            config=manifest.config,
+            origin=record.origin,
+        )
+
+    def _name_path(self, name: str) -> Path:
+        return self._names / f"{urllib.parse.quote(name, safe='')}.json"
+
+    def _name_record(self, name: str) -> NameRecord | None:
+        value = read_json(self._name_path(name))
+        return None if value is None else NameRecord.from_json(value)
+
+    def _name_records(self) -> tuple[NameRecord, ...]:
+        values = [read_json(path) for path in sorted(self._names.glob("[!.]*.json"))]
+        return tuple(NameRecord.from_json(value) for value in values if value is not None)
+
+    @contextmanager
+    def _full_disk_is_said(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            full = full_disk(error, self.settings.state_dir)
+            if full is None:
+                raise
+            raise full from error
+
+
+def _layer_path(digest: str) -> str:
+    return f"layers/{digest.removeprefix(PREFIX)[:LAYER_NAME_DIGITS]}"
