@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from cloche.core.errors import EnvironmentUnusable, InvalidInput
 from cloche.sandbox.images.tree import CHUNK_BYTES, Entry, Kind, TreeWriter
@@ -105,7 +105,7 @@ def _extract(stream: BinaryIO, writer: TreeWriter, check: Callable[[], None]) ->
                     check()
                     last = member.name
                     writer.add(_entry(member), _content(archive, member))
-                    archive.members = []  # else it remembers every member
+                    archive.members = []  # type: ignore[attr-defined]  # else it keeps every member
         except _DAMAGED as error:
             raise InvalidInput(f"not a readable archive{_after(last)}: {error}") from error
         except OSError as error:  # how gzip reports damage
@@ -119,8 +119,8 @@ def _after(member: str) -> str:
 
 
 @contextmanager
-def _decompressed(peeked: _Peeked) -> Iterator[tuple[IO[bytes] | _Peeked, Literal["r|*", "r|"]]]:
-    """Yield a stream and tarfile's mode for it."""
+def _decompressed(peeked: _Peeked) -> Iterator[tuple[Any, Literal["r|*", "r|"]]]:
+    """Yield something with ``read`` and tarfile's mode for it."""
     if peeked.head[:4] != _ZSTD_MAGIC:
         yield peeked, "r|*"
         return
@@ -134,7 +134,7 @@ def _decompressed(peeked: _Peeked) -> Iterator[tuple[IO[bytes] | _Peeked, Litera
 
 
 @contextmanager
-def _unpacked_by(command: list[str], peeked: _Peeked) -> Iterator[IO[bytes]]:
+def _unpacked_by(command: list[str], peeked: _Peeked) -> Iterator[Any]:
     """Run a decompressor over a spooled copy: two pipes and one reader could block each other."""
     import tempfile  # noqa: PLC0415  # only for zstd
 

@@ -93,16 +93,22 @@ def _try_flock(descriptor: int, how: int) -> bool:
 
 
 class Staging:
-    """Folders for unfinished work below one parent; each is locked by the process that works in it."""
+    """Folders for unfinished work below one parent; each is locked by the process that works in it.
 
-    def __init__(self, parent: Path) -> None:
+    Their names begin with ``prefix``. A parent that is not ours alone (``shared``) is left as it is.
+    """
+
+    def __init__(self, parent: Path, prefix: str = "", *, shared: bool = False) -> None:
         self._parent = parent
+        self._prefix = prefix
+        self._shared = shared
 
     @contextmanager
-    def folder(self, prefix: str) -> Iterator[Path]:
-        """Yield an empty folder that is gone afterwards, unless it was renamed."""
-        private_folder(self._parent)
-        path = self._parent / new_id(prefix)
+    def folder(self, purpose: str) -> Iterator[Path]:
+        """Yield an empty folder that is gone afterwards."""
+        if not self._shared:
+            private_folder(self._parent)
+        path = self._parent / new_id(self._prefix + purpose)
         path.mkdir(mode=0o700)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -116,7 +122,7 @@ class Staging:
     def sweep(self, before: Callable[[Path], None] = lambda _: None) -> list[Path]:
         """Remove what dead processes left; ``before`` is called with each folder first."""
         removed = []
-        for path in sorted(self._parent.glob("*")) if self._parent.is_dir() else []:
+        for path in sorted(self._parent.glob(f"{self._prefix}*")) if self._parent.is_dir() else []:
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             except FileNotFoundError:

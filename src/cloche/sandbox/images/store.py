@@ -2,7 +2,7 @@
 
 Layers are unpacked once and shared by all sandboxes. Must never change a layer once it stands, and never
 remove one that an image or a live sandbox needs. Safe for any number of processes at once: readers need
-no lock since files change atomically, writers hold ``images/lock``. The layout is in docs/images.md.
+no lock since files change atomically, writers hold ``images/locks/index``. The layout is in docs/images.md.
 """
 
 from __future__ import annotations
@@ -206,10 +206,14 @@ class ImageStore:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the store's lock; makes the folders."""
-        for path in (self.root, self._names, self._manifests):
-            private_folder(path)
-        with locked(self.root / "lock"):
+        self.make_folders()
+        with locked(self.root / "locks" / "index"):
             yield
+
+    def make_folders(self) -> None:
+        """Make the index's folders if they are not there."""
+        for path in (self.root, self._names, self._manifests, self.root / "locks"):
+            private_folder(path)
 
     def remove(self, name: str) -> NameRecord:
         """Remove a name, and what only it needed. Raises NotFound, or InvalidInput while it is in use.

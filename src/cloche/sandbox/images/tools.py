@@ -7,6 +7,7 @@ vanish with it. It must never outlive the process that started it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -34,7 +35,7 @@ def search_path() -> str:
 
 
 def require(tool: str, purpose: str) -> str:
-    """Return the program's path. Raises EnvironmentUnusable saying what to install, or that root is needed."""
+    """Return the program's path. Raises EnvironmentUnusable saying what is missing and what to do."""
     if os.geteuid() != 0:
         raise EnvironmentUnusable(f"{purpose} needs root", hint="run the command with sudo")
     found = tool_status()[tool]
@@ -72,8 +73,16 @@ async def run_contained(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the tree: with ``unshare`` dies its child, the first of the pid namespace, and so all."""
+    """End the tree by its first process: ``unshare`` sees that one end only when all others have."""
     if process.returncode is not None:
         return
-    process.send_signal(signal.SIGKILL)
+    for pid in _children(process.pid) or [process.pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     await asyncio.shield(process.wait())
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []

@@ -1,0 +1,132 @@
+"""``cloche image``: make, list and remove images. Must never do more than the Python API offers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cloche.cli.common import Duration, parse_pairs, run_async
+
+if TYPE_CHECKING:
+    from cloche.sandbox.images import ImageStore
+    from cloche.sandbox.spec import PreparedImage
+
+
+def _store() -> ImageStore:
+    from cloche.sandbox.images import ImageStore
+    from cloche.sandbox.settings import Settings
+
+    return ImageStore(Settings())
+
+
+def _show(image: PreparedImage) -> None:
+    click.echo(f"{image.name}  {image.origin}", err=True)
+    click.echo(image.digest)
+
+
+@click.group()
+def image() -> None:
+    """Make, list and remove images."""
+
+
+@image.command(name="import")
+@click.argument("source", type=click.Path(exists=True, allow_dash=True, path_type=Path))
+@click.argument("name")
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment of its commands.")
+@click.option("-u", "--user", default="", help="User of its commands (default: root).")
+@click.option("-w", "--workdir", default="/", show_default=True, help="Folder of its commands.")
+def import_(source: Path, name: str, env: tuple[str, ...], user: str, workdir: str) -> None:
+    """Import a root file system from SOURCE (a tar, - for standard input, or a folder) as NAME.
+
+    Prints the image's digest.
+    """
+    from cloche.sandbox.spec import ImageConfig
+
+    config = ImageConfig(env=parse_pairs(env, "--env"), user=user, workdir=workdir)
+    store = _store()
+    if str(source) == "-":
+        _show(store.import_tar(sys.stdin.buffer, name, config=config))
+    elif source.is_dir():
+        _show(store.import_dir(source, name, config=config))
+    else:
+        _show(store.import_tar(source, name, config=config))
+
+
+@image.command()
+@click.argument("release")
+@click.argument("packages", nargs=-1)
+@click.option("--name", help="Name of the image (default: RELEASE).")
+@click.option("--timeout", type=Duration(), default=900.0, show_default="15m", help="Time at most.")
+def bootstrap(release: str, packages: tuple[str, ...], name: str | None, timeout: float) -> None:
+    """Make Debian's base system (RELEASE is debian:12 or debian:13) from this machine's package sources.
+
+    PACKAGES are installed too. Prints the image's digest.
+    """
+    from cloche.sandbox.images.bootstrap import bootstrap as make
+
+    def say(text: str) -> None:
+        click.echo(text, err=True)
+
+    _show(run_async(make(_store(), release, packages, name=name, timeout_s=timeout, say=say)))
+
+
+@image.command()
+@click.argument("context", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "-f", "--file", "dockerfile", type=click.Path(path_type=Path), help="CONTEXT/Dockerfile if not given."
+)
+@click.option("-t", "--name", help="Name of the image (default: one made from its content).")
+@click.option("--build-arg", multiple=True, metavar="NAME=VALUE", help="Value of an ARG of the Dockerfile.")
+@click.option("--timeout", type=Duration(), default=1800.0, show_default="30m", help="Time at most.")
+def build(
+    context: Path, dockerfile: Path | None, name: str | None, build_arg: tuple[str, ...], timeout: float
+) -> None:
+    """Build the Dockerfile of folder CONTEXT; the same content is built once. Prints the image's digest."""
+    from cloche.sandbox.images.build import build as make
+
+    arguments = parse_pairs(build_arg, "--build-arg")
+    _show(run_async(make(_store(), context, dockerfile, name=name, build_args=arguments, timeout_s=timeout)))
+
+
+@image.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def ls(as_json: bool) -> None:
+    """List the images of this machine."""
+    rows = [
+        {
+            "name": item.name,
+            "digest": item.digest if as_json else item.digest.removeprefix("sha256:")[:12],
+            "origin": item.origin,
+            "size_bytes": item.size_bytes,
+            "layers": item.layers,
+            "created_at": item.created_at,
+            **({"details": dict(item.details)} if as_json else {}),
+        }
+        for item in _store().list()
+    ]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    if not rows:
+        click.echo("none", err=True)
+        return
+    from cloche.cli.listing import table
+
+    click.echo(table(rows))
+
+
+@image.command()
+@click.argument("names", nargs=-1, required=True)
+def rm(names: tuple[str, ...]) -> None:
+    """Remove images by NAME or digest, and the layers that no other image needs."""
+    from cloche.sandbox.images.build import collect
+
+    store = _store()
+    for name in names:
+        click.echo(store.remove(name).name, err=True)
+    run_async(collect(store))
