@@ -5,9 +5,9 @@ The story is planted line by line; a fixed sequence of pseudo-random numbers add
 
 import os
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 
-START = datetime(2026, 3, 13, 18, 0, tzinfo=timezone.utc)
+START = datetime(2026, 3, 13, 18, 0, tzinfo=UTC)
 LOCAL = timezone(timedelta(hours=1))
 INTRUDER = "203.0.113.77"
 FRIEND = "198.51.100.204"  # where the intruder fetches from
@@ -68,8 +68,9 @@ def auth_lines(noise):
     for count in range(60):
         yield accepted(noise, at(count * 15, noise.below(60)), "deploy", "10.0.0.7", "publickey")
     sudo = "backup : TTY=pts/2 ; PWD=/home/backup ; USER=root ; COMMAND="
-    yield auth_line(at(691, 12), "sudo", sudo + "/usr/bin/tar -czf /var/www/html/assets/.fonts-3.tgz /srv/ledger")
-    yield auth_line(at(693, 2), "sudo", sudo + "/usr/bin/chmod 644 /var/www/html/assets/.fonts-3.tgz")
+    archive = "/var/www/html/assets/.fonts-3.tgz"
+    yield auth_line(at(691, 12), "sudo", f"{sudo}/usr/bin/tar -czf {archive} /srv/ledger")
+    yield auth_line(at(693, 2), "sudo", f"{sudo}/usr/bin/chmod 644 {archive}")
     nightly = "backup : TTY=unknown ; PWD=/ ; USER=root ; COMMAND="
     yield auth_line(at(450), "sudo", nightly + "/usr/bin/tar -czf /var/www/html/pub/site-copy.tgz /srv/site")
 

@@ -32,5 +32,5 @@ except OSError as error:
 if found != expected:
     pairs = zip(found.split(b"\n"), expected.split(b"\n"))
     line = next((number for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]), 0)
-    sys.exit(f"the manifest differs, first in line {line}" if line else "the manifest has too few or many lines")
+    sys.exit(f"the manifest differs, first in line {line}" if line else "the manifest has another length")
 print("the manifest is right")

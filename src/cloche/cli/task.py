@@ -1,0 +1,161 @@
+"""``cloche task``: look at tasks before anything runs. Must never execute anything of a task."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from cloche.tasks import BrokenTask, Finding, Refusal, Task
+    from cloche.tasks.model import Env
+
+
+@click.group()
+def task() -> None:
+    """Look at tasks."""
+
+
+@task.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def show(paths: tuple[str, ...], as_json: bool) -> None:
+    """Show what cloche understands of the tasks in PATH, what it refuses and what it doubts.
+
+    PATH is a task's folder or a folder of such folders. Exits with 2 when a task cannot be understood.
+    """
+    from cloche.tasks import BrokenTask, find_tasks, refusals
+
+    found = find_tasks(paths)
+    for index, item in enumerate(found):
+        if isinstance(item, BrokenTask):
+            lines = [json.dumps(_broken_record(item))] if as_json else list(_broken_lines(item))
+        else:
+            refused = refusals(item)
+            lines = [json.dumps(_record(item, refused))] if as_json else list(_lines(item, refused))
+        if index and not as_json:
+            click.echo()
+        click.echo("\n".join(lines))
+    if any(isinstance(item, BrokenTask) for item in found):
+        sys.exit(2)
+
+
+def _finding(finding: Finding) -> dict[str, str]:
+    return {
+        "code": finding.code,
+        "message": finding.message,
+        "where": finding.where,
+        "hint": finding.hint,
+    }
+
+
+def _env(env: Env) -> dict[str, str]:
+    return {name: value.text for name, value in env.items()}
+
+
+def _broken_record(broken: BrokenTask) -> dict[str, Any]:
+    return {
+        "name": broken.name,
+        "path": str(broken.path),
+        "broken": [_finding(finding) for finding in broken.findings],
+    }
+
+
+def _record(task: Task, refused: list[Refusal]) -> dict[str, Any]:
+    environment = task.environment
+    return {
+        "name": task.name,
+        "full_name": task.full_name,
+        "path": str(task.path),
+        "digest": task.digest,
+        "schema_version": task.schema_version,
+        "description": task.description,
+        "keywords": list(task.keywords),
+        "metadata": json.loads(json.dumps(task.metadata, default=str)),
+        "instruction": task.instruction,
+        "environment": {
+            "docker_image": environment.docker_image,
+            "dockerfile": _relative(task, environment.dockerfile),
+            "build_timeout_s": environment.build_timeout_s,
+            "cpus": environment.cpus,
+            "memory_bytes": environment.memory_bytes,
+            "storage_bytes": environment.storage_bytes,
+            "network": str(environment.network),
+            "network_stated": environment.network_stated,
+            "workdir": environment.workdir,
+            "env": _env(environment.env),
+        },
+        "agent": {"timeout_s": task.agent.timeout_s, "user": task.agent.user},
+        "verifier": {
+            "timeout_s": task.verifier.timeout_s,
+            "user": task.verifier.user,
+            "env": _env(task.verifier.env),
+        },
+        "solution": _relative(task, task.solution.script),
+        "not_enforced": list(task.not_enforced),
+        "refusals": [_finding(finding) for finding in refused],
+        "doubts": [_finding(finding) for finding in task.doubts],
+    }
+
+
+def _relative(task: Task, path: Path | None) -> str | None:
+    return None if path is None else str(path.relative_to(task.path))
+
+
+def _broken_lines(broken: BrokenTask) -> Iterator[str]:
+    yield f"{broken.name}  cannot be understood"
+    for finding in broken.findings:
+        yield from _finding_lines("broken", finding)
+
+
+def _finding_lines(word: str, finding: Finding) -> Iterator[str]:
+    yield f"  {word:<9} {finding.message}  [{finding.code}]"
+    yield f"            {finding.where}"
+    if finding.hint:
+        yield f"            hint: {finding.hint}"
+
+
+def _lines(task: Task, refused: list[Refusal]) -> Iterator[str]:
+    yield task.full_name + (f"  {task.description}" if task.description else "")
+    for name, text in _facts(task):
+        yield f"  {name:<9} {text}"
+    for refusal in refused:
+        yield from _finding_lines("refused", refusal)
+    for doubt in task.doubts:
+        yield from _finding_lines("doubt", doubt)
+    if not refused:
+        yield "  runs      yes: nothing in it is refused"
+
+
+def _facts(task: Task) -> Iterator[tuple[str, str]]:
+    environment = task.environment
+    yield "path", str(task.path)
+    yield "digest", task.digest
+    image = environment.docker_image or _relative(task, environment.dockerfile) or "none"
+    yield "image", f"{image} (ready within {environment.build_timeout_s:g} s)"
+    yield "limits", " · ".join(_limits(task))
+    default = "" if environment.network_stated else " (the format's default)"
+    yield "network", f"{environment.network}{default}"
+    users = {"agent": task.agent.user, "verifier": task.verifier.user}
+    yield "users", " · ".join(f"{phase} {user or 'as the image says'}" for phase, user in users.items())
+    yield "workdir", environment.workdir or "as the image says"
+    for title, env in (("env", environment.env), ("test env", task.verifier.env)):
+        if env:
+            yield title, " ".join(f"{name}={value.text}" for name, value in env.items())
+    yield "solution", _relative(task, task.solution.script) or "none: the oracle cannot do it"
+
+
+def _limits(task: Task) -> Iterator[str]:
+    environment = task.environment
+    if environment.cpus is not None:
+        yield f"{environment.cpus:g} CPU"
+    for what, size in (("memory", environment.memory_bytes), ("storage", environment.storage_bytes)):
+        if size is not None:
+            yield f"{what} {size >> 20} MiB" + (" (not enforced)" if what == "storage" else "")
+    agent = task.agent.timeout_s
+    yield "agent without time limit" if agent is None else f"agent {agent:g} s"
+    yield f"verifier {task.verifier.timeout_s:g} s"

@@ -1,0 +1,211 @@
+"""A task's folder: its files read without leaving it, and their content digest.
+
+Must never follow a link out of the folder, execute anything, or read more than a bounded amount of the
+files that are parsed. The digest is the one that Harbor writes into locks and manifests: SHA-256 over
+``path NUL sha256-of-file LF`` of the files that make the task, sorted by path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloche.tasks.model import Doubt, Finding, Refusal
+from cloche.tasks.toml import TomlError, decode
+
+CONFIG = "task.toml"
+INSTRUCTION = "instruction.md"
+TEXT_BYTES_MAX = 1 << 20
+FILES_MAX = 100_000
+
+_SINGLE_FILES = (CONFIG, INSTRUCTION, "README.md", "trajectory.json")
+_FOLDERS = ("environment", "tests", "solution", "steps")
+_IGNORED_ANYWHERE = re.compile(r"(?:.*\.(?:pyc|swp|swo)|.*~|\.DS_Store)\Z", re.DOTALL)
+_IGNORED_FOLDER = "__pycache__"
+_IGNORE_FILE = ".harborignore"
+
+# leading canary lines tell trainers that a file is a benchmark's; the agent must not see them
+_CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
+
+
+def printable(text: str) -> str:
+    """Return a path as one line that any terminal takes: what cannot be shown becomes U+FFFD."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+class FolderError(Exception):
+    """The folder cannot be used as a task; ``finding`` says why."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+def strip_canary(text: str) -> str:
+    """Return the instruction without the block of canary comments at its beginning."""
+    lines = text.split("\n")
+    first = 0
+    while first < len(lines) and _CANARY.fullmatch(lines[first].strip()):
+        first += 1
+    while first < len(lines) and not lines[first].strip():
+        first += 1
+    return "\n".join(lines[first:])
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A task's folder. ``root`` is absolute and free of links; ``shown`` is the path as it was given."""
+
+    root: Path
+    shown: str
+
+    def where(self, name: str, line: int | None = None) -> str:
+        """Return how a file of the task is named to people, with a line where there is one."""
+        path = printable(str(Path(self.shown) / name))
+        return path if line is None else f"{path}:{line}"
+
+    def broken(self, name: str, code: str, message: str, hint: str = "", line: int | None = None) -> Finding:
+        """Return a finding about a file of the task."""
+        return Finding(code=code, message=printable(message), where=self.where(name, line), hint=hint)
+
+    def inside(self, name: str) -> Path | None:
+        """Return the path of a file or folder, ``None`` if it is not there.
+
+        Raises FolderError if it leads out of the task.
+        """
+        path = self.root / name
+        if not path.exists() and not path.is_symlink():
+            return None
+        resolved = Path(os.path.realpath(path))
+        if not resolved.is_relative_to(self.root):
+            message = f"`{name}` is a link that leads out of the task"
+            raise FolderError(self.broken(name, "task/path_escape", message))
+        return path if path.exists() else None
+
+    def file(self, name: str) -> Path | None:
+        """Return the path of a regular file inside the task, ``None`` if there is no such file."""
+        path = self.inside(name)
+        return path if path is not None and path.is_file() else None
+
+    def text(self, name: str) -> str | None:
+        """Return the text of a file in UTF-8, ``None`` if there is none. Raises FolderError."""
+        path = self.file(name)
+        if path is None:
+            return None
+        try:
+            with path.open("rb") as file:
+                content = file.read(TEXT_BYTES_MAX + 1)
+        except OSError as error:
+            message = f"`{name}` cannot be read: {error.strerror}"
+            raise FolderError(self.broken(name, "task/unreadable", message)) from error
+        if len(content) > TEXT_BYTES_MAX:
+            message = f"`{name}` is larger than {TEXT_BYTES_MAX >> 10} KiB"
+            raise FolderError(self.broken(name, "task/too_large", message))
+        try:
+            return decode(content)
+        except TomlError as error:
+            message = f"`{name}` is not valid: {error}, line {error.line}, column {error.column}"
+            raise FolderError(
+                self.broken(name, "task/encoding", message, "save it as UTF-8", error.line)
+            ) from error
+
+    def entries(self, name: str) -> list[str]:
+        """Return the names in a folder of the task, sorted; none if it is not there."""
+        path = self.inside(name)
+        return sorted(entry.name for entry in path.iterdir()) if path is not None and path.is_dir() else []
+
+    def check_tree(self, name: str) -> None:
+        """Raise FolderError if anything below a folder leads out of the task or round in a circle."""
+        path = self.inside(name)
+        if path is not None and path.is_dir():
+            self._check(path, frozenset(), [0])
+
+    def _check(self, folder: Path, above: frozenset[str], count: list[int]) -> None:
+        real = os.path.realpath(folder)
+        shown = self.shown_name(folder)
+        if real in above:
+            message = f"`{shown}` is a link to a folder that it lies in"
+            raise FolderError(self.broken(shown, "task/link_cycle", message))
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            count[0] += 1
+            if count[0] > FILES_MAX:
+                message = f"`{shown}` and its neighbours hold more than {FILES_MAX:,} files"
+                raise FolderError(self.broken(shown, "task/too_large", message))
+            path = Path(entry.path)
+            if entry.is_symlink():
+                self.inside(self.shown_name(path))
+            if entry.is_dir():
+                self._check(path, above | {real}, count)
+
+    def shown_name(self, path: Path) -> str:
+        """Return the path of a file relative to the task."""
+        return path.relative_to(self.root).as_posix()
+
+
+def task_files(folder: Folder) -> Iterator[tuple[str, Path]]:
+    """Yield (path, file) of the files that make the task, in order of their paths."""
+    found = [(name, folder.root / name) for name in _SINGLE_FILES]
+    for top in _FOLDERS:
+        found += _below(folder.root / top, top)
+    for name, path in sorted(found):
+        if path.is_file() and not _ignored(name):
+            yield name, path
+
+
+def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    if not folder.is_dir():
+        return
+    for entry in os.scandir(folder):
+        if entry.name == _IGNORE_FILE:
+            continue
+        name = f"{prefix}/{entry.name}"
+        yield name, Path(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(Path(entry.path), name)
+
+
+def _ignored(name: str) -> bool:
+    parts = name.split("/")
+    return _IGNORED_FOLDER in parts[:-1] or any(_IGNORED_ANYWHERE.match(part) for part in parts)
+
+
+def content_digest(folder: Folder) -> str:
+    """Return ``sha256:`` and the content digest. Raises FolderError for a file that cannot be read."""
+    outer = hashlib.sha256()
+    for name, path in task_files(folder):
+        folder.inside(name)
+        try:
+            with path.open("rb") as file:
+                inner = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            message = f"`{name}` cannot be read: {error.strerror}"
+            raise FolderError(folder.broken(name, "task/unreadable", message)) from error
+        outer.update(os.fsencode(f"{name}\0{inner}\n"))
+    return f"sha256:{outer.hexdigest()}"
+
+
+def refused_files(folder: Folder) -> Iterator[Refusal]:
+    """Yield a refusal for each file that asks for something which cannot be executed yet."""
+    if folder.inside("environment/docker-compose.yaml") is not None:
+        name = "environment/docker-compose.yaml"
+        message = "it is made of several containers (docker-compose.yaml), which is not supported yet"
+        yield Refusal(code="plan/compose", message=message, where=folder.where(name))
+    if folder.inside("trajectory.json") is not None:
+        message = "it starts from an earlier conversation (trajectory.json), which agents are not given yet"
+        yield Refusal(code="plan/trajectory", message=message, where=folder.where("trajectory.json"))
+    for top in ("tests", "solution"):
+        name = f"{top}/{_IGNORE_FILE}"
+        if folder.inside(name) is not None:
+            message = f"it leaves files out by {_IGNORE_FILE}, whose rules are not applied yet"
+            yield Refusal(code="plan/ignore_file", message=message, where=folder.where(name))
+
+
+def doubtful_files(folder: Folder) -> Iterator[Doubt]:
+    """Yield a doubt for each file that is not taken into account the way Harbor does."""
+    if folder.inside(".gitignore") is not None:
+        message = "the digest does not apply the task's .gitignore, so it may differ from Harbor's"
+        yield Doubt(code="task/digest", message=message, where=folder.where(".gitignore"))

@@ -1,0 +1,200 @@
+"""Grading: the verifier's script, run in the sandbox once everything of the agent has ended.
+
+Must never grade while a process of the agent lives (the caller sees to that), never read a reward that
+was there before, and never take the script's exit status for a verdict. The contract is Harbor's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from cloche.core.errors import ClocheError, InfraError, NotFound, SandboxLost
+from cloche.sandbox.handle import Sandbox
+from cloche.sandbox.spec import Command, Completed, EndReason
+from cloche.tasks.model import Task
+from cloche.tasks.refuse import resolve_env
+from cloche.tasks.rewards import (
+    Rewards,
+    VerifierError,
+    VerifierFailed,
+    VerifierTimeout,
+    read_rewards,
+)
+
+AGENT_LOGS = "/logs/agent"
+VERIFIER_LOGS = "/logs/verifier"
+ARTIFACTS = "/logs/artifacts"
+TESTS = "/tests"
+SOLUTION = "/solution"
+TEST_OUTPUT = "test-stdout.txt"
+
+_SCRIPT = f"{TESTS}/test.sh"
+_LAST_LINES_BYTES = 4096
+
+
+class TestsNotUploaded(InfraError):
+    """The verifier's files could not be brought into the sandbox."""
+
+    __test__ = False  # it is no test case, whatever its name suggests to a collector
+    code = "infra/tests_upload"
+    harbor_name: ClassVar[str] = "AddTestsDirError"
+
+
+class VerifierFilesLost(InfraError):
+    """What the verifier wrote could not be brought out of the sandbox."""
+
+    code = "infra/verifier_download"
+    harbor_name: ClassVar[str] = "DownloadVerifierDirError"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierResult:
+    """A verdict: the rewards by name, and how the script ended (its exit status decides nothing)."""
+
+    rewards: Rewards
+    completed: Completed
+    skipped: tuple[str, ...] = field(default=())
+
+    @property
+    def reward(self) -> float | None:
+        """The reward called ``reward``, which a plain ``reward.txt`` gives."""
+        return self.rewards.get("reward")
+
+
+@contextmanager
+def _as(kind: type[InfraError]) -> Iterator[None]:
+    """Turn what moving files may raise into a failure that says which step it was."""
+    try:
+        yield
+    except SandboxLost:
+        raise
+    except (ClocheError, OSError) as error:
+        message = f"{(kind.__doc__ or '').splitlines()[0].rstrip('.')}: {error}"
+        raise kind(message, hint=getattr(error, "hint", None)) from error
+
+
+async def prepare_paths(sandbox: Sandbox, task: Task) -> None:
+    """Make the folders that the format promises, before the agent starts, and bring in the task's files.
+
+    Agent and verifier may be any user, so the folders for logs are open to all. With a prebuilt image the
+    files beside ``environment/Dockerfile``'s place go to the working directory.
+    """
+    for path in (AGENT_LOGS, VERIFIER_LOGS, ARTIFACTS):
+        await sandbox.make_dir(path, mode=0o777)
+    for path in (TESTS, SOLUTION):
+        await sandbox.make_dir(path, mode=0o755)
+    if task.environment.upload_dir is not None:
+        workdir = task.environment.workdir or sandbox.image.workdir
+        await sandbox.upload(task.environment.upload_dir, workdir)
+
+
+async def verify(
+    task: Task, sandbox: Sandbox, output_dir: Path, *, environ: Mapping[str, str] | None = None
+) -> VerifierResult:
+    """Run the task's verifier and return its verdict; everything it wrote is then in ``output_dir``.
+
+    ``environ`` is the host's environment for ``${VAR}``. Raises a VerifierError where there is no
+    verdict, with the files in place as far as they could be had; TestsNotUploaded, VerifierFilesLost
+    or SandboxLost where the fault lies elsewhere.
+    """
+    env = resolve_env(task.verifier.env, environ)
+    with _as(TestsNotUploaded):
+        await _clear(sandbox)
+        await sandbox.upload(task.verifier.tests_dir, TESTS)
+        script = await asyncio.to_thread(task.verifier.script.read_bytes)
+        await sandbox.write_file(_SCRIPT, script, mode=0o755)
+    completed = await sandbox.run(await _command(task, sandbox, env))
+    _raise_if_not_run(task, completed)
+    with _as(VerifierFilesLost):
+        skipped = await sandbox.download(VERIFIER_LOGS, output_dir)
+    if completed.reason is EndReason.TIMEOUT:
+        raise VerifierTimeout(
+            f"the verifier was ended after {task.verifier.timeout_s:g} s",
+            hint=_last_line(output_dir),
+            where=str(output_dir / TEST_OUTPUT),
+        )
+    try:
+        rewards = await asyncio.to_thread(read_rewards, output_dir)
+    except VerifierError as error:
+        raise _explained(error, completed, output_dir) from error
+    return VerifierResult(rewards=rewards, completed=completed, skipped=tuple(item.path for item in skipped))
+
+
+async def _clear(sandbox: Sandbox) -> None:
+    """Remove rewards that were there before, and make the verifier's folder one that it can write to."""
+    for path in ("/logs", VERIFIER_LOGS, TESTS):
+        await _real_folder(sandbox, path)
+    for entry in await sandbox.list_dir(VERIFIER_LOGS):
+        if entry.name.startswith("reward.") or entry.name == TEST_OUTPUT:
+            await sandbox.remove(f"{VERIFIER_LOGS}/{entry.name}", recursive=True)
+    await sandbox.make_dir(VERIFIER_LOGS, mode=0o777)
+
+
+async def _real_folder(sandbox: Sandbox, path: str) -> None:
+    """Replace whatever an agent may have put in a folder's place."""
+    try:
+        found = await sandbox.stat(path)
+    except NotFound:
+        await sandbox.make_dir(path, mode=0o755)
+        return
+    if found.kind != "dir":
+        await sandbox.remove(path, recursive=True)
+        await sandbox.make_dir(path, mode=0o755)
+
+
+async def _command(task: Task, sandbox: Sandbox, env: Mapping[str, str]) -> Command:
+    """Let a shell start the script by its first line and catch all that it says."""
+    shell = "/bin/bash" if await sandbox.exists("/bin/bash") else "/bin/sh"
+    line = f"{_SCRIPT} > {VERIFIER_LOGS}/{TEST_OUTPUT} 2>&1"
+    return Command(
+        argv=(shell, "-c", line),
+        env=env,
+        user=task.verifier.user or sandbox.image.user or "0",
+        cwd=task.environment.workdir,
+        timeout_s=task.verifier.timeout_s,
+    )
+
+
+def _raise_if_not_run(task: Task, completed: Completed) -> None:
+    if completed.reason is EndReason.SANDBOX_LOST:
+        raise SandboxLost(completed.message or None)
+    if completed.reason is EndReason.CANCELLED:
+        raise InfraError("the verifier was cancelled from outside")
+    if completed.reason is EndReason.START_FAILED:
+        raise VerifierFailed(
+            f"the verifier could not be started: {completed.message or 'no reason given'}",
+            hint="an image needs /bin/sh, the verifier's user and the working directory",
+            where=str(task.verifier.script),
+        )
+
+
+def _explained(error: VerifierError, completed: Completed, output_dir: Path) -> VerifierError:
+    """Add what the script said last, which is what people look for first."""
+    if completed.reason is EndReason.OUT_OF_MEMORY:
+        how = "it was ended because memory ran out"
+    elif completed.signal is not None:
+        how = f"it was ended by signal {completed.signal}"
+    else:
+        how = f"it exited with status {completed.exit_code}"
+    message = f"{error.message.rstrip('.')}; {how}"
+    said = _last_line(output_dir)
+    hint = f"it said last: {said}" if said else f"see {TEST_OUTPUT}; it said nothing"
+    return type(error)(message, hint=hint, where=error.where, code=error.code)
+
+
+def _last_line(output_dir: Path) -> str:
+    """Return the last line of the verifier's output, empty if there is none."""
+    path = output_dir / TEST_OUTPUT
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _LAST_LINES_BYTES))
+        lines = file.read(_LAST_LINES_BYTES).decode("utf-8", "replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return "".join(character for character in last if character.isprintable())[:200]
