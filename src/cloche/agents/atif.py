@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA_VERSION = "ATIF-v1.8"
-
 Count = Annotated[int, Field(ge=0)]
 Extra = dict[str, Any]
 
@@ -120,7 +118,7 @@ class Step(_Strict):
 class Trajectory(_Strict):
     """All of a run. ``session_id`` names the run, ``trajectory_id`` this document."""
 
-    schema_version: Literal["ATIF-v1.8"] = SCHEMA_VERSION
+    schema_version: Literal["ATIF-v1.8"] = "ATIF-v1.8"
     session_id: str | None = None
     trajectory_id: str | None = None
     agent: AgentInfo

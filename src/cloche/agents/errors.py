@@ -222,7 +222,7 @@ def refusal(status: int, body: str, *, retry_after_s: float | None = None) -> Mo
 
 
 def error_in_answer(value: Any) -> ModelError:
-    """Return the error for an ``error`` object that came with status 200, in a stream or instead of an answer.
+    """Return the error for an ``error`` object that came with status 200, in a stream or on its own.
 
     A numeric ``code`` is read as the status that should have been sent; without one it goes by its words.
     """

@@ -67,11 +67,10 @@ class UsageMeter:
         if self.model_calls == 0:
             return None
         known = self.uncounted_calls == 0
+        cache_known = known and self.calls_without_cache_count == 0
         return Usage(
             input_tokens=self.counted_prompt_tokens if known else None,
             output_tokens=self.counted_completion_tokens if known else None,
-            cached_tokens=self.counted_cached_tokens
-            if known and not self.calls_without_cache_count
-            else None,
+            cached_tokens=self.counted_cached_tokens if cache_known else None,
             model_calls=self.model_calls,
         )
