@@ -21,6 +21,7 @@ CONFIG = "task.toml"
 INSTRUCTION = "instruction.md"
 TEXT_BYTES_MAX = 1 << 20
 FILES_MAX = 100_000
+DEPTH_MAX = 64
 
 _SINGLE_FILES = (CONFIG, INSTRUCTION, "README.md", "trajectory.json")
 _FOLDERS = ("environment", "tests", "solution", "steps")
@@ -128,8 +129,9 @@ class Folder:
         real = os.path.realpath(folder)
         shown = self.shown_name(folder)
         if real in above:
-            message = f"`{shown}` is a link to a folder that it lies in"
-            raise FolderError(self.broken(shown, "task/link_cycle", message))
+            raise self._cycle(shown)
+        if len(above) > DEPTH_MAX:
+            raise self.too_deep(shown)
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             count[0] += 1
             if count[0] > FILES_MAX:
@@ -138,8 +140,20 @@ class Folder:
             path = Path(entry.path)
             if entry.is_symlink():
                 self.inside(self.shown_name(path))
+                if os.path.realpath(path) == entry.path:
+                    raise self._cycle(self.shown_name(path))
             if entry.is_dir():
                 self._check(path, above | {real}, count)
+
+    def _cycle(self, name: str) -> FolderError:
+        return FolderError(
+            self.broken(name, "task/link_cycle", f"`{name}` is a link that goes round in a circle")
+        )
+
+    def too_deep(self, name: str) -> FolderError:
+        """Return the error about folders in folders in folders."""
+        message = f"its folders are nested more than {DEPTH_MAX} deep"
+        return FolderError(self.broken(name.split("/", 1)[0], "task/too_large", message))
 
     def shown_name(self, path: Path) -> str:
         """Return the path of a file relative to the task."""
@@ -150,22 +164,27 @@ def task_files(folder: Folder) -> Iterator[tuple[str, Path]]:
     """Yield (path, file) of the files that make the task, in order of their paths."""
     found = [(name, folder.root / name) for name in _SINGLE_FILES]
     for top in _FOLDERS:
-        found += _below(folder.root / top, top)
+        found += _below(folder, top)
     for name, path in sorted(found):
         if path.is_file() and not _ignored(name):
             yield name, path
 
 
-def _below(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-    if not folder.is_dir():
+def _below(folder: Folder, prefix: str) -> Iterator[tuple[str, Path]]:
+    if prefix.count("/") > DEPTH_MAX:
+        raise folder.too_deep(prefix)
+    path = folder.root / prefix
+    if not path.is_dir():
         return
-    for entry in os.scandir(folder):
+    with os.scandir(path) as opened:
+        entries = list(opened)
+    for entry in entries:
         if entry.name == _IGNORE_FILE:
             continue
         name = f"{prefix}/{entry.name}"
         yield name, Path(entry.path)
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(Path(entry.path), name)
+            yield from _below(folder, name)
 
 
 def _ignored(name: str) -> bool:

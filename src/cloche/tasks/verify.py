@@ -108,7 +108,9 @@ async def verify(
         await sandbox.upload(task.verifier.tests_dir, TESTS)
         script = await asyncio.to_thread(task.verifier.script.read_bytes)
         await sandbox.write_file(_SCRIPT, script, mode=0o755)
-    completed = await sandbox.run(await _command(task, sandbox, env))
+        user = task.verifier.user or sandbox.image.user or "0"
+        await _open_to(sandbox, user)
+    completed = await sandbox.run(await _command(task, sandbox, env, user))
     _raise_if_not_run(task, completed)
     with _as(VerifierFilesLost):
         skipped = await sandbox.download(VERIFIER_LOGS, output_dir)
@@ -147,14 +149,26 @@ async def _real_folder(sandbox: Sandbox, path: str) -> None:
         await sandbox.make_dir(path, mode=0o755)
 
 
-async def _command(task: Task, sandbox: Sandbox, env: Mapping[str, str]) -> Command:
+async def _open_to(sandbox: Sandbox, user: str) -> None:
+    """Let a verifier that is not root read its files, whatever modes they have on this machine."""
+    if user.partition(":")[0] in {"0", "root"}:
+        return
+    command = Command(argv=("chmod", "-R", "a+rX", TESTS), user="0", cwd="/", timeout_s=60.0)
+    completed = await sandbox.run(command)
+    if not completed.ok:
+        raise InfraError(
+            f"{TESTS} could not be opened to {user}: {completed.message or completed.stderr.text}"
+        )
+
+
+async def _command(task: Task, sandbox: Sandbox, env: Mapping[str, str], user: str) -> Command:
     """Let a shell start the script by its first line and catch all that it says."""
     shell = "/bin/bash" if await sandbox.exists("/bin/bash") else "/bin/sh"
     line = f"{_SCRIPT} > {VERIFIER_LOGS}/{TEST_OUTPUT} 2>&1"
     return Command(
         argv=(shell, "-c", line),
         env=env,
-        user=task.verifier.user or sandbox.image.user or "0",
+        user=user,
         cwd=task.environment.workdir,
         timeout_s=task.verifier.timeout_s,
     )
