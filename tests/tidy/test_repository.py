@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # written in pieces, so that this file does not hold what it forbids
 FOREIGN = {
-    "a path of somebody's machine": r"/(?:work|home|Users)/[a-z]",
+    "a path of somebody's machine": r"/(?:work/main|work/shared|Users/[a-z]|root/\.)",
     "a registry's host name": r"\b(?:deb\.debian|pypi|registry\.npmjs|files\.pythonhosted)\.(?:org|com)\b",
 }
 

@@ -5,7 +5,6 @@ Must never import a part of cloche that is slow to import.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
@@ -20,6 +19,8 @@ _TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to the end; a Ctrl-C cancels the coroutine, waits for its clean-up and becomes exit 130."""
+    import asyncio
+
     try:
         return asyncio.run(coroutine)
     except KeyboardInterrupt:
