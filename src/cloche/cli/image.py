@@ -66,7 +66,7 @@ def bootstrap(release: str, packages: tuple[str, ...], name: str | None, timeout
 
     PACKAGES are installed too. Prints the image's digest.
     """
-    from cloche.sandbox.images.bootstrap import bootstrap as make
+    from cloche.sandbox.images.debian import bootstrap as make
 
     def say(text: str) -> None:
         click.echo(text, err=True)
@@ -86,7 +86,7 @@ def build(
     context: Path, dockerfile: Path | None, name: str | None, build_arg: tuple[str, ...], timeout: float
 ) -> None:
     """Build the Dockerfile of folder CONTEXT; the same content is built once. Prints the image's digest."""
-    from cloche.sandbox.images.build import build as make
+    from cloche.sandbox.images.builds import build as make
 
     arguments = parse_pairs(build_arg, "--build-arg")
     _show(run_async(make(_store(), context, dockerfile, name=name, build_args=arguments, timeout_s=timeout)))
@@ -124,7 +124,7 @@ def ls(as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True)
 def rm(names: tuple[str, ...]) -> None:
     """Remove images by NAME or digest, and the layers that no other image needs."""
-    from cloche.sandbox.images.build import collect
+    from cloche.sandbox.images.builds import collect
 
     store = _store()
     for name in names:

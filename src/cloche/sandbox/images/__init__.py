@@ -3,13 +3,28 @@
     ImageStore(settings).resolve("debian:12")      the image of a name, ready for a driver
     await bootstrap(store, "debian:12")            make Debian's base system from this machine's own sources
     await build(store, folder)                     build a Dockerfile, once per content
+    await prepare(store, name_or_build_request)    either, as the runner needs it
 
 Must never know of a task or an agent. What is kept where: docs/images.md.
 """
 
 from __future__ import annotations
 
+from cloche.sandbox.images.builds import build, collect
+from cloche.sandbox.images.debian import bootstrap
+from cloche.sandbox.images.ensure import BuildRequest, ensure_image, prepare
 from cloche.sandbox.images.records import ImageInfo
 from cloche.sandbox.images.store import ImageStore
+from cloche.sandbox.images.tools import tool_status
 
-__all__ = ["ImageInfo", "ImageStore"]
+__all__ = [
+    "BuildRequest",
+    "ImageInfo",
+    "ImageStore",
+    "bootstrap",
+    "build",
+    "collect",
+    "ensure_image",
+    "prepare",
+    "tool_status",
+]

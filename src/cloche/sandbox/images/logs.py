@@ -11,6 +11,7 @@ from cloche.sandbox.images.disk import private_folder
 KEPT_MAX = 100
 SHOWN_LINES = 15
 SHOWN_BYTES = 8192
+SHOWN_COLUMNS = 300
 
 
 def new_log(root: Path, prefix: str) -> Path:
@@ -30,7 +31,7 @@ def last_lines(log: Path) -> str:
         file.seek(max(0, log.stat().st_size - SHOWN_BYTES))
         text = file.read().decode("utf-8", "replace")
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    return "\n".join(f"  {line}" for line in lines[-SHOWN_LINES:])
+    return "\n".join(f"  {line[:SHOWN_COLUMNS]}" for line in lines[-SHOWN_LINES:])
 
 
 def failure(what: str, log: Path, *, hint: str | None = None) -> ImageError:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from cloche.core.errors import ImageError, InvalidInput, NotFound
 from cloche.sandbox.images import archive, folder, names
 from cloche.sandbox.images.digest import PREFIX, tree_digest
-from cloche.sandbox.images.disk import Staging, locked, private_folder, read_json, write_json
+from cloche.sandbox.images.disk import Staging, locked, private_folder, read_json, try_locked, write_json
 from cloche.sandbox.images.records import ImageInfo, Layer, Manifest, NameRecord
 from cloche.sandbox.images.tree import Limits, TreeWriter, full_disk
 from cloche.sandbox.settings import Settings
@@ -218,7 +218,7 @@ class ImageStore:
     def remove(self, name: str) -> NameRecord:
         """Remove a name, and what only it needed. Raises NotFound, or InvalidInput while it is in use.
 
-        Layers that buildah made are freed by ``build.collect``, which can start programs.
+        Layers that buildah made are freed by ``builds.collect``, which can start programs.
         """
         with self.writing():
             record = self.find(name)
@@ -236,15 +236,19 @@ class ImageStore:
         return record
 
     def _forget_unnamed(self) -> None:
-        """Remove manifests without a name and a sandbox, and our layers that no manifest needs."""
+        """Remove manifests without a name and a sandbox, and our layers that no manifest needs.
+
+        While a build runs the layers stay, since it may stand on them; the next removal frees them.
+        """
         kept = {item.digest for item in self._name_records()} | set(self.digests_in_use())
         for manifest in tuple(self.manifests()):
             if manifest.digest not in kept:
                 (self._manifests / f"{manifest.digest.removeprefix('sha256:')}.json").unlink()
         needed = {layer.path for manifest in self.manifests() for layer in manifest.layers}
-        for path in self.settings.layers_dir.glob("*"):
-            if f"{self.settings.layers_dir.name}/{path.name}" not in needed:
-                shutil.rmtree(path)
+        with try_locked(self.root / "locks" / "builds") as alone:
+            for path in self.settings.layers_dir.glob("*") if alone else ():
+                if f"{self.settings.layers_dir.name}/{path.name}" not in needed:
+                    shutil.rmtree(path)
 
     # --- inside ---
 

@@ -45,6 +45,8 @@ _DPKG_OPTIONS = (
     "path-exclude=/usr/share/locale/*",
     "path-include=/usr/share/locale/locale.alias",
 )
+# mmdebstrap lends the host's name and resolver to the packages' scripts; the image keeps neither
+_FORGET_HOST = ': > "$1/etc/resolv.conf"; echo localhost > "$1/etc/hostname"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,9 @@ class Recipe:
     @property
     def key(self) -> str:
         """Return 32 hexadecimal digits that change with anything of it."""
-        text = json.dumps([RECIPE, _DPKG_OPTIONS, *(getattr(self, name) for name in self.__slots__)])
+        text = json.dumps(
+            [RECIPE, _DPKG_OPTIONS, _FORGET_HOST, *(getattr(self, name) for name in self.__slots__)]
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
@@ -233,7 +237,7 @@ def _arguments(recipe: Recipe, work: Path) -> list[str]:
     arguments += [f"--aptopt={option}" for option in recipe.apt_options]
     if recipe.packages:
         arguments.append(f"--include={','.join(recipe.packages)}")
-    arguments += [f"--customize-hook={hook}" for hook in _authority_hooks(recipe, work)]
+    arguments += [f"--customize-hook={hook}" for hook in (*_authority_hooks(recipe, work), _FORGET_HOST)]
     return arguments
 
 

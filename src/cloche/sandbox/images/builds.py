@@ -1,0 +1,289 @@
+"""Building Dockerfiles with buildah: once per content, however many callers ask at once.
+
+The key of a build is the digest of the Dockerfile, of what the context shows, of the base images and of the
+build arguments. One lock file per key makes one caller build and the others wait for the result, in this
+process and in others. Must never leave a process, a mount or a working container of a build that failed, was
+cancelled or took too long.
+
+``RUN`` steps run as the host's root in a chroot with the host's network: build only what you would run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cloche.core.errors import ImageError, InvalidInput, NotFound
+from cloche.sandbox.images import names
+from cloche.sandbox.images.buildah import Buildah, reference
+from cloche.sandbox.images.context import IgnoreRules, context_digest, ignore_file
+from cloche.sandbox.images.digest import walk
+from cloche.sandbox.images.disk import private_folder, read_json, try_locked, waiting_lock, write_json
+from cloche.sandbox.images.dockerfile import base_images
+from cloche.sandbox.images.logs import failure, new_log
+from cloche.sandbox.images.records import Layer, Manifest, NameRecord
+from cloche.sandbox.images.store import ImageStore
+from cloche.sandbox.images.tools import require, tool_status
+from cloche.sandbox.images.tree import SANDBOX_IDS
+from cloche.sandbox.spec import PreparedImage
+
+RECIPE = 1  # raise it when the way of building changes what comes out
+DEFAULT_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildPlan:
+    """Everything that decides what comes out of a build. ``bases`` has name as written → image."""
+
+    context: Path
+    dockerfile: Path
+    ignore: Path | None
+    content: Mapping[str, str]
+    bases: Mapping[str, NameRecord]
+    build_args: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Return 32 hexadecimal digits that change with anything of it."""
+        bases = {name: record.digest for name, record in self.bases.items()}
+        text = json.dumps([RECIPE, dict(self.content), bases, dict(self.build_args)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def details(self) -> dict[str, Any]:
+        """Return what the record says; values of build arguments may be secrets and stay out."""
+        bases = {
+            name: {"name": record.name, "digest": record.digest, "origin": record.origin}
+            for name, record in self.bases.items()
+        }
+        return {"build": self.key, "bases": bases, "build_args": sorted(self.build_args)}
+
+
+async def build(
+    store: ImageStore,
+    context: Path,
+    dockerfile: Path | None = None,
+    *,
+    name: str | None = None,
+    build_args: Mapping[str, str] | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> PreparedImage:
+    """Build ``dockerfile`` (default ``context/Dockerfile``), or return what the same content gave before.
+
+    ``name`` defaults to ``build:`` and the build's key. Raises InvalidInput for what cannot be read,
+    EnvironmentUnusable without root or buildah, and ImageError: a base image that is not here (named), a
+    step that fails or a time-out (the end of the log is shown, all of it is kept at the error's ``where``).
+    """
+    asked_at = time.time_ns()
+    plan = await asyncio.to_thread(plan_build, store, context, dockerfile, build_args or {})
+    wanted = names.normalise(name or f"build:{plan.key}")
+    builds = private_folder(store.root / "builds")
+    found = await asyncio.to_thread(_built, store, plan, wanted)
+    if found is not None:
+        return found
+    program = require("buildah", f"building {plan.dockerfile.name}")
+    store.make_folders()
+    async with waiting_lock(store.root / "locks" / f"build-{plan.key}"):
+        found = await asyncio.to_thread(_built, store, plan, wanted)
+        if found is not None:
+            return found
+        failed = builds / f"{plan.key}.failed"
+        _raise_shared_failure(failed, asked_at)
+        try:
+            await _build(store, program, plan, wanted, timeout_s)
+        except ImageError as error:
+            report = {"message": error.message, "hint": error.hint, "where": error.where}
+            write_json(failed, {"at": time.time_ns(), **report})
+            raise
+        failed.unlink(missing_ok=True)
+        return await asyncio.to_thread(store.resolve, wanted)
+
+
+def plan_build(
+    store: ImageStore, context: Path, dockerfile: Path | None, build_args: Mapping[str, str]
+) -> BuildPlan:
+    """Read the Dockerfile and the context, and find the base images. Raises as ``build`` does."""
+    path = dockerfile or context / "Dockerfile"
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"cannot read the Dockerfile: {error.strerror}", where=str(path)) from error
+    ignore = ignore_file(context, path)
+    rules = IgnoreRules(ignore.read_text(errors="replace").splitlines() if ignore else ())
+    wanted = base_images(text.decode("utf-8", "replace"), build_args, where=str(path))
+    content = {"dockerfile": hashlib.sha256(text).hexdigest(), "context": context_digest(context, rules)}
+    if ignore is not None:
+        content["ignore"] = hashlib.sha256(ignore.read_bytes()).hexdigest()
+    return BuildPlan(
+        context=context.absolute(),
+        dockerfile=path.absolute(),
+        ignore=ignore.absolute() if ignore else None,
+        content=content,
+        bases={item.written: _base(store, item.name, f"{path}:{item.line}") for item in wanted},
+        build_args=dict(build_args),
+    )
+
+
+def _base(store: ImageStore, name: str, place: str) -> NameRecord:
+    try:
+        store.resolve(name)
+        record = store.find(name)
+    except NotFound as error:
+        raise ImageError(f"the base image {name} is not here", hint=error.hint, where=place) from error
+    except InvalidInput as error:
+        raise ImageError(error.message, hint=error.hint, where=place) from error
+    if record is None:
+        raise ImageError(f"the base image {name} was just removed", where=place)
+    return record
+
+
+def _built(store: ImageStore, plan: BuildPlan, wanted: str) -> PreparedImage | None:
+    """Return the image that this plan gave before, under the wanted name, if all of it is still there."""
+    record = read_json(store.root / "builds" / f"{plan.key}.json")
+    if record is None:
+        return None
+    manifest = store.manifest(record["digest"])
+    if manifest is None or not all((store.settings.state_dir / x.path).is_dir() for x in manifest.layers):
+        return None
+    named = store.find(wanted)
+    if named is None or named.digest != manifest.digest:
+        with store.writing():
+            if store.manifest(manifest.digest) is None:
+                return None
+            store.put(manifest, _name_record(plan, manifest, wanted))
+    return store.resolve(wanted)
+
+
+def _name_record(plan: BuildPlan, manifest: Manifest, wanted: str) -> NameRecord:
+    return NameRecord(
+        name=wanted,
+        digest=manifest.digest,
+        origin="built",
+        created_at=time.time(),
+        details=plan.details(),
+    )
+
+
+def _raise_shared_failure(failed: Path, asked_at: int) -> None:
+    """Fail as the build did that ran while this caller waited for it: running it again would fail again."""
+    report = read_json(failed)
+    if report is not None and report["at"] > asked_at:
+        raise ImageError(report["message"], hint=report["hint"], where=report["where"])
+
+
+async def _build(store: ImageStore, program: str, plan: BuildPlan, wanted: str, timeout_s: float) -> None:
+    log = new_log(store.root, "build")
+    await asyncio.to_thread(store.staging.sweep)
+    with store.staging.folder("build") as work:
+        tool = Buildah(program, store.settings, work)
+        await _remove_dead_containers(store, tool)
+        async with waiting_lock(store.root / "locks" / "builds", shared=True):
+            try:
+                manifest = await _run_build(store, tool, plan, log, timeout_s)
+            except BaseException:
+                await _to_the_end(tool.remove_containers(tool.own_containers()))
+                raise
+            with store.writing():
+                store.put(manifest, _name_record(plan, manifest, wanted))
+                made = {"digest": manifest.digest, "log": str(log)}
+                write_json(store.root / "builds" / f"{plan.key}.json", made)
+
+
+async def _run_build(
+    store: ImageStore, tool: Buildah, plan: BuildPlan, log: Path, timeout_s: float
+) -> Manifest:
+    known: dict[str, Layer] = {}
+    for record in plan.bases.values():
+        known |= await _prepare_base(store, tool, record)
+    identity = tool.work / "image-id"
+    ignore = plan.ignore or tool.no_ignore
+    arguments = [*tool.build_arguments(), "--layers", "--force-rm", "--iidfile", str(identity)]
+    arguments += ["--file", str(plan.dockerfile), "--ignorefile", str(ignore)]
+    for name, record in plan.bases.items():
+        arguments.append(f"--build-context={name}=container-image://{reference(record.digest)}")
+    arguments += [f"--build-arg={name}={value}" for name, value in plan.build_args.items()]
+    try:
+        status = await tool.run(*arguments, str(plan.context), log=log, timeout_s=timeout_s)
+    except TimeoutError:
+        what = f"building {plan.dockerfile} took longer than {timeout_s:g} s and was ended"
+        raise failure(what, log) from None
+    if status != 0:
+        raise failure(f"building {plan.dockerfile} failed", log)
+    image_id = identity.read_text().strip().removeprefix("sha256:")
+    manifest = tool.manifest(image_id, await tool.config(image_id), known)
+    await asyncio.to_thread(check_layers, store.settings.state_dir, manifest)
+    if tool.has(manifest.digest):
+        return store.manifest(manifest.digest) or manifest
+    await tool.output("tag", image_id, reference(manifest.digest))
+    return manifest
+
+
+async def _prepare_base(store: ImageStore, tool: Buildah, record: NameRecord) -> dict[str, Layer]:
+    """Make a base image known to buildah; return its layers by their path."""
+    manifest = store.manifest(record.digest)
+    if manifest is None:
+        raise ImageError(f"the base image {record.name} was just removed")
+    if not tool.has(record.digest):
+        lock = store.root / "locks" / f"base-{record.digest.removeprefix('sha256:')[:32]}"
+        async with waiting_lock(lock):
+            if not tool.has(record.digest):
+                await tool.add_base(manifest)
+    return {layer.path: layer for layer in manifest.layers}
+
+
+def check_layers(state_dir: Path, manifest: Manifest) -> None:
+    """Refuse what a sandbox could not hold: device nodes (but overlay's whiteouts) and foreign ids."""
+    for layer in manifest.layers:
+        for path, entry in walk(os.fsencode(state_dir / layer.path)):
+            found = entry.stat(follow_symlinks=False)
+            name = os.fsdecode(path)
+            if stat.S_ISBLK(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev != 0):
+                raise ImageError(f"the build made the device node /{name}, which a sandbox cannot hold")
+            if max(found.st_uid, found.st_gid) >= SANDBOX_IDS:
+                owner = f"{found.st_uid}:{found.st_gid}"
+                raise ImageError(f"/{name} belongs to {owner}, outside of a sandbox's {SANDBOX_IDS} ids")
+
+
+async def _remove_dead_containers(store: ImageStore, tool: Buildah) -> None:
+    """Remove working containers of builds whose process was killed; only while no build runs."""
+    with try_locked(store.root / "locks" / "builds") as alone:
+        if alone:
+            await tool.remove_containers(tool.containers())
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for a clean-up that another cancellation must not cut short; its own time-outs bound it."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    task.result()
+
+
+async def collect(store: ImageStore) -> None:
+    """Free what buildah keeps for images that are gone, and its cache of steps that no image needs.
+
+    Does nothing while a build runs (the next call will), or where nothing was ever built.
+    """
+    program = tool_status()["buildah"]
+    if program is None or not (store.settings.state_dir / "buildah" / "overlay-images").is_dir():
+        return
+    with try_locked(store.root / "locks" / "builds") as alone:
+        if not alone:
+            return
+        with store.staging.folder("collect") as work:
+            tool = Buildah(program, store.settings, work)
+            await tool.remove_containers(tool.containers())
+            kept = {manifest.digest for manifest in store.manifests()}
+            gone = [name for digest, name in tool.references().items() if digest not in kept]
+            if gone:
+                await tool.output("rmi", "--force", *gone)
+            await tool.output("rmi", "--prune", "--force")
