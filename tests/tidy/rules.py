@@ -95,8 +95,10 @@ def c_functions(source: str) -> Iterator[tuple[str, int, int]]:
     for number, line in enumerate(lines, 1):
         if line.startswith("{") or (line.endswith("{") and line[:1].isalpha() and "(" in line):
             start = number
-            header = " ".join(lines[max(0, number - 6) : number])
-            found = re.findall(r"(\w+)\s*\(", header)
+            first = number - 1
+            while first > 0 and lines[first - 1].strip() and not lines[first - 1].startswith("}"):
+                first -= 1
+            found = re.findall(r"(\w+)\s*\(", " ".join(lines[first:number]))
             name = found[0] if found else "?"
         elif line.startswith("}") and start:
             yield name, start, number - start + 1
