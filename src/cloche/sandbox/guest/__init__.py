@@ -1,0 +1,1 @@
+"""The client of the guest, the small program inside every sandbox. The protocol: docs/protocol.md."""
