@@ -35,6 +35,7 @@ TEST_OUTPUT = "test-stdout.txt"
 
 _SCRIPT = f"{TESTS}/test.sh"
 _LAST_LINES_BYTES = 4096
+_OPEN = 0o777
 
 
 class TestsNotUploaded(InfraError):
@@ -84,10 +85,10 @@ async def prepare_paths(sandbox: Sandbox, task: Task) -> None:
     Agent and verifier may be any user, so the folders for logs are open to all. With a prebuilt image the
     files beside ``environment/Dockerfile``'s place go to the working directory.
     """
-    for path in (AGENT_LOGS, VERIFIER_LOGS, ARTIFACTS):
-        await sandbox.make_dir(path, mode=0o777)
-    for path in (TESTS, SOLUTION):
+    for path in ("/logs", TESTS, SOLUTION):
         await sandbox.make_dir(path, mode=0o755)
+    for path in (AGENT_LOGS, VERIFIER_LOGS, ARTIFACTS):
+        await _open_folder(sandbox, path)
     if task.environment.upload_dir is not None:
         workdir = task.environment.workdir or sandbox.image.workdir
         await sandbox.upload(task.environment.upload_dir, workdir)
@@ -129,36 +130,45 @@ async def verify(
 
 async def _clear(sandbox: Sandbox) -> None:
     """Remove rewards that were there before, and make the verifier's folder one that it can write to."""
-    for path in ("/logs", VERIFIER_LOGS, TESTS):
-        await _real_folder(sandbox, path)
+    for path in ("/logs", TESTS):
+        await _real_folder(sandbox, path, 0o755)
+    await _open_folder(sandbox, VERIFIER_LOGS)
     for entry in await sandbox.list_dir(VERIFIER_LOGS):
         if entry.name.startswith("reward.") or entry.name == TEST_OUTPUT:
             await sandbox.remove(f"{VERIFIER_LOGS}/{entry.name}", recursive=True)
-    await sandbox.make_dir(VERIFIER_LOGS, mode=0o777)
 
 
-async def _real_folder(sandbox: Sandbox, path: str) -> None:
-    """Replace whatever an agent may have put in a folder's place."""
+async def _open_folder(sandbox: Sandbox, path: str) -> None:
+    """See that there is a folder which everybody may write to."""
+    await _real_folder(sandbox, path, _OPEN)
+    found = await sandbox.stat(path, follow=False)
+    if found.mode & _OPEN != _OPEN:  # the image has it otherwise, or somebody has closed it
+        await _as_root(sandbox, "chmod", "0777", path)
+
+
+async def _real_folder(sandbox: Sandbox, path: str, mode: int) -> None:
+    """See that there is a folder, and no link or file that an agent may have put in its place."""
     try:
-        found = await sandbox.stat(path)
+        found = await sandbox.stat(path, follow=False)
     except NotFound:
-        await sandbox.make_dir(path, mode=0o755)
-        return
-    if found.kind != "dir":
-        await sandbox.remove(path, recursive=True)
-        await sandbox.make_dir(path, mode=0o755)
+        pass
+    else:
+        if found.is_folder:
+            return
+        await sandbox.remove(path)
+    await sandbox.make_dir(path, mode=mode)
+
+
+async def _as_root(sandbox: Sandbox, *argv: str) -> None:
+    completed = await sandbox.run(Command(argv=argv, user="0", cwd="/", timeout_s=60.0))
+    if not completed.ok:
+        raise InfraError(f"`{' '.join(argv)}` failed: {completed.message or completed.stderr.text.strip()}")
 
 
 async def _open_to(sandbox: Sandbox, user: str) -> None:
     """Let a verifier that is not root read its files, whatever modes they have on this machine."""
-    if user.partition(":")[0] in {"0", "root"}:
-        return
-    command = Command(argv=("chmod", "-R", "a+rX", TESTS), user="0", cwd="/", timeout_s=60.0)
-    completed = await sandbox.run(command)
-    if not completed.ok:
-        raise InfraError(
-            f"{TESTS} could not be opened to {user}: {completed.message or completed.stderr.text}"
-        )
+    if user.partition(":")[0] not in {"0", "root"}:
+        await _as_root(sandbox, "chmod", "-R", "a+rX", TESTS)
 
 
 async def _command(task: Task, sandbox: Sandbox, env: Mapping[str, str], user: str) -> Command:
