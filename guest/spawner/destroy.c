@@ -1,0 +1,148 @@
+/*
+ * Ends sandboxes and removes all that belongs to them; also what a dead spawner left. Everything is found by the
+ * sandbox's id, so that it can be done again, by anyone, at any time. The run folder goes last: while it is there,
+ * there is something to remove.
+ */
+#include "spawner.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "sys.h"
+
+#define DEATH_MS 20000
+
+/* The first process of a pid namespace takes all others with it before its own end shows. */
+static int end_process(struct sandbox *s, siginfo_t *info, struct failure *f)
+{
+    *info = (siginfo_t){0};
+    if (s == NULL || s->pidfd < 0)
+        return 0;
+    syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
+    struct pollfd wait = {.fd = s->pidfd, .events = POLLIN};
+    if (poll(&wait, 1, DEATH_MS) != 1)
+        return fail_with(f, "failed", EBUSY, "process %d does not end", s->pid);
+    waitid((idtype_t)CLOCHE_P_PIDFD, (id_t)s->pidfd, info, WEXITED);
+    return 0;
+}
+
+int sandbox_remove(const char *id, struct sandbox *s, bool keep_record, struct failure *f)
+{
+    static const char *const kept[] = {"record.json", "end.json", NULL};
+    siginfo_t info;
+    cgroup_kill(id);
+    if (end_process(s, &info, f) != 0)
+        return -1;
+    if (s != NULL)
+        network_remove(s);
+    int groups = cgroup_remove(id);
+    if (groups < 0)
+        return fail_with(f, "failed", EBUSY, "a cgroup of %s cannot be removed", id);
+    int upper = remove_tree(uppers_fd, id);
+    if (upper < 0)
+        return fail(f, "remove the writable layer");
+    int folder;
+    if (keep_record) {
+        int dir = openat(sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        folder = dir < 0 ? 0 : remove_entries(dir, kept);
+        close(dir);
+    } else {
+        folder = remove_tree(sandboxes_fd, id);
+    }
+    if (folder < 0)
+        return fail(f, "remove the run folder");
+    return groups > 0 || upper > 0 || folder > 0 || s != NULL;
+}
+
+static void write_end(const char *id, const char *reason, int code, int signal_number)
+{
+    char text[200];
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int size = snprintf(text, sizeof text, "{\"reason\": \"%s\", \"exit_code\": %d, \"signal\": %d, \"ended_at\": %lld.%03ld}\n",
+                        reason, code, signal_number, (long long)now.tv_sec, now.tv_nsec / 1000000);
+    int dir = openat(sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0)
+        return;
+    write_file_at(dir, "end.json", text, (size_t)size, 0600);
+    close(dir);
+}
+
+/* A sandbox whose guest is gone: say why, sweep all but that. */
+void sandbox_ended(struct sandbox *s)
+{
+    siginfo_t info = {0};
+    struct failure ignored;
+    bool known = waitid((idtype_t)CLOCHE_P_PIDFD, (id_t)s->pidfd, &info, WEXITED) == 0;
+    bool exited = known && info.si_code == CLD_EXITED;
+    bool killed = known && !exited;
+    const char *reason = "lost";
+    if (exited)
+        reason = "guest_exit";
+    else if ((!known || killed) && cgroup_oom_killed(s->id))
+        reason = "out_of_memory";
+    write_end(s->id, reason, exited ? info.si_status : -1, killed ? info.si_status : 0);
+    sandbox_remove(s->id, s, true, &ignored);
+}
+
+static uint64_t value_of(const char *text, const char *key)
+{
+    char line[32];
+    snprintf(line, sizeof line, "%s ", key);
+    const char *at = strstr(text, line);
+    return at == NULL ? 0 : strtoull(at + strlen(line), NULL, 10);
+}
+
+static bool alive(const struct sandbox *s)
+{
+    struct pollfd end = {.fd = s->pidfd, .events = POLLIN};
+    return s->pidfd >= 0 && s->start_time != 0 && process_start_time(s->pid) == s->start_time && poll(&end, 1, 0) == 0;
+}
+
+static void adopt(const char *id)
+{
+    char path[ID_BYTES + 16], text[512];
+    struct failure ignored;
+    struct sandbox s = {.pidfd = -1, .adopted = true};
+    snprintf(path, sizeof path, "%s/native", id);
+    if (read_file_at(sandboxes_fd, path, text, sizeof text) <= 0)
+        return; /* not born yet, or swept: whoever reaps looks at its age */
+    strcpy(s.id, id);
+    s.pid = (pid_t)value_of(text, "pid");
+    s.start_time = value_of(text, "start");
+    s.slot = (unsigned)value_of(text, "slot");
+    s.pooled = value_of(text, "pooled") != 0;
+    s.public = value_of(text, "public") != 0;
+    s.address = (uint32_t)value_of(text, "address");
+    if (s.pid > 0)
+        s.pidfd = (int)syscall(SYS_pidfd_open, s.pid, 0);
+    if (alive(&s) && table_adopt(&s) == 0) {
+        server_watch(&s);
+        return;
+    }
+    if (s.pidfd >= 0)
+        close(s.pidfd);
+    s.pidfd = -1;
+    write_end(id, "lost", -1, 0);
+    sandbox_remove(id, &s, true, &ignored);
+}
+
+void adopt_all(void)
+{
+    int dir = openat(sandboxes_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = dir < 0 ? NULL : fdopendir(dir);
+    if (entries == NULL)
+        return;
+    for (struct dirent *e; (e = readdir(entries)) != NULL;)
+        if (id_valid(e->d_name))
+            adopt(e->d_name);
+    closedir(entries);
+    network_adopted();
+}

@@ -1,0 +1,148 @@
+/*
+ * A sandbox's root file system: image layers below, a folder of its own above.
+ *
+ * Everything lies under one id-mapped view of the state folder, so that files keep the image's ids on disk while root
+ * inside is nobody outside. The caller must act as the range's first id (fsuid) with all capabilities: the overlay
+ * takes its creator's identity, and as plain root it would silently come out read-only. Device nodes that an image
+ * carries are dead (nodev). `volatile`: without it, unmounting would sync the whole file system of the store.
+ */
+#include "spawner.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#include "sys.h"
+
+#define LIST_BYTES 4096
+#define JOINED_BYTES 256 /* the kernel's limit for one string in fsconfig */
+
+/* The top folder of the image may have any mode and owner (buildah's have 0555); the sandbox's / must look like it. */
+static int copy_attributes(int from, int to)
+{
+    struct stat st;
+    char names[LIST_BYTES], value[LIST_BYTES];
+    if (fstat(from, &st) != 0 || fchown(to, st.st_uid, st.st_gid) != 0 || fchmod(to, st.st_mode & 07777) != 0)
+        return -1;
+    ssize_t size = flistxattr(from, names, sizeof names);
+    for (char *name = names; size > 0 && name < names + size; name += strlen(name) + 1) {
+        ssize_t n = fgetxattr(from, name, value, sizeof value);
+        if (n < 0 || strncmp(name, "trusted.overlay.", 16) == 0)
+            continue;
+        if (fsetxattr(to, name, value, (size_t)n, 0) != 0 && errno != ENOTSUP)
+            return -1;
+    }
+    return 0;
+}
+
+int overlay_make_folders(const struct sandbox *s, const struct request *r, struct failure *f)
+{
+    if (mkdirat(uppers_fd, s->id, 0700) != 0)
+        return fail(f, "make the sandbox's folder in the store");
+    int own = openat(uppers_fd, s->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), result = 0;
+    if (own < 0 || mkdirat(own, "upper", 0755) != 0 || mkdirat(own, "work", 0755) != 0) {
+        result = fail(f, "make the sandbox's writable layer");
+        close(own);
+        return result;
+    }
+    const char *image = r->layers[r->layer_count - 1];
+    int from = openat(store_fd, image, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int to = openat(own, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (from < 0 && errno == ENOENT)
+        result = fail_with(f, "no_layer", ENOENT, "layer %s is gone from the store", image);
+    else if (from < 0 || to < 0 || copy_attributes(from, to) != 0)
+        result = fail(f, "copy the attributes of the image's /");
+    close(from);
+    close(to);
+    close(own);
+    return result;
+}
+
+static int open_view(int userns, struct failure *f)
+{
+    struct kernel_mount_attr attr = {.set = MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)userns};
+    int view = sys_open_tree(AT_FDCWD, "/store", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (view >= 0 && sys_mount_setattr(view, &attr) == 0)
+        return view;
+    fail(f, "make an id-mapped view of the store (its file system must support id-mapped mounts)");
+    close(view);
+    return -1;
+}
+
+struct layers {
+    int *fds;
+    size_t count;
+};
+
+/* One option per layer where the kernel has it (6.5), else one joined string. The highest layer comes first. */
+static int set_layers(int fs, const struct layers *lower, struct failure *f)
+{
+    char one[40], joined[LIST_BYTES] = "";
+    size_t used = 0;
+    for (size_t i = lower->count; i-- > 0;) {
+        snprintf(one, sizeof one, "/proc/self/fd/%d", lower->fds[i]);
+        if (used == 0 && sys_fsconfig(fs, FSCONFIG_SET_STRING, "lowerdir+", one) == 0)
+            continue;
+        if (used == 0 && i != lower->count - 1)
+            return fail(f, "add a layer");
+        used += (size_t)snprintf(joined + used, sizeof joined - used, "%s%s", used ? ":" : "", one);
+        if (used >= JOINED_BYTES)
+            return fail_with(f, "unsupported", E2BIG, "this kernel takes no more than 14 image layers");
+    }
+    if (used > 0 && sys_fsconfig(fs, FSCONFIG_SET_STRING, "lowerdir", joined) != 0)
+        return fail(f, "set the layers");
+    return 0;
+}
+
+static int set_folder(int fs, const char *option, int view, const char *id, struct failure *f)
+{
+    char path[NAME_BYTES];
+    const char *name = strcmp(option, "upperdir") == 0 ? "upper" : "work";
+    snprintf(path, sizeof path, "/proc/self/fd/%d/uppers/%s/%s", view, id, name);
+    return sys_fsconfig(fs, FSCONFIG_SET_STRING, option, path) == 0 ? 0 : fail(f, option);
+}
+
+static int mount_layers(const struct sandbox *s, int view, const struct layers *lower, struct failure *f)
+{
+    int fs = sys_fsopen("overlay"), mounted = -1;
+    if (fs < 0)
+        return fail(f, "open an overlay");
+    if (set_layers(fs, lower, f) == 0 && set_folder(fs, "upperdir", view, s->id, f) == 0 &&
+        set_folder(fs, "workdir", view, s->id, f) == 0) {
+        sys_fsconfig(fs, FSCONFIG_SET_FLAG, "volatile", NULL);
+        if (sys_fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL) != 0 ||
+            (mounted = sys_fsmount(fs, MOUNT_ATTR_NODEV)) < 0)
+            fail(f, "mount the overlay");
+    }
+    close(fs);
+    return mounted;
+}
+
+int overlay_mount(const struct sandbox *s, const struct request *r, int userns, int *out, struct failure *f)
+{
+    int fds[512], view = open_view(userns, f);
+    struct layers lower = {fds, 0};
+    *out = -1;
+    if (view < 0)
+        return -1;
+    bool opened = r->layer_count <= sizeof fds / sizeof *fds;
+    if (!opened)
+        fail_with(f, "unsupported", E2BIG, "an image has at most %zu layers", sizeof fds / sizeof *fds);
+    for (size_t i = 0; opened && i < r->layer_count; i++) {
+        fds[i] = sys_openat2(view, r->layers[i], O_PATH | O_DIRECTORY | O_CLOEXEC, 0, CLOCHE_RESOLVE_IN_ROOT);
+        if (fds[i] < 0) {
+            opened = false;
+            fail_with(f, "no_layer", errno, "layer %s: %s", r->layers[i], strerror(errno));
+        } else {
+            lower.count++;
+        }
+    }
+    if (opened)
+        *out = mount_layers(s, view, &lower, f);
+    for (size_t i = 0; i < lower.count; i++)
+        close(fds[i]);
+    close(view);
+    return *out < 0 ? -1 : 0;
+}

@@ -1,0 +1,100 @@
+"""The local driver: sandboxes on this machine, with the run folder as the only record of them.
+
+Must never hold truth of its own: any process may use the same folders at the same time, or die at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import time
+
+from cloche.core.errors import InfraError, NotFound, SandboxLost
+from cloche.core.ids import is_name
+from cloche.sandbox.driver import Leftover, SandboxInfo
+from cloche.sandbox.drivers.runtime import Made, Runtime
+from cloche.sandbox.guest.connection import connect
+from cloche.sandbox.handle import Sandbox
+from cloche.sandbox.native.finish import finish
+from cloche.sandbox.native.record import Folder, Record, boot_id, read_folder, read_folders
+from cloche.sandbox.native.runtime import NativeRuntime
+from cloche.sandbox.settings import Settings
+from cloche.sandbox.spec import PreparedImage, SandboxSpec
+
+
+class LocalDriver:
+    """Implements :class:`cloche.sandbox.driver.Driver` over a :class:`Runtime` (default: native)."""
+
+    name = "local"
+
+    def __init__(self, settings: Settings, runtime: Runtime | None = None) -> None:
+        self._settings = settings
+        self._runtime: Runtime = runtime or NativeRuntime(settings)
+
+    async def create(self, spec: SandboxSpec, image: PreparedImage) -> Sandbox:
+        """See :meth:`cloche.sandbox.driver.Driver.create`; raises EnvironmentUnusable as well."""
+        record = Record(spec=spec, image=image, created_at=time.time(), boot=boot_id())
+        made = await self._runtime.create(spec, image, record.dump())
+        try:
+            return await self._connect(record, made)
+        except BaseException as error:
+            await finish(self._runtime.delete(spec.id))
+            if isinstance(error, SandboxLost):
+                raise InfraError(
+                    f"the guest of {spec.id} did not come up: {error}", code="infra/sandbox_start"
+                ) from error
+            raise
+
+    async def attach(self, sandbox_id: str) -> Sandbox:
+        """See :meth:`cloche.sandbox.driver.Driver.attach`."""
+        folder = await asyncio.to_thread(self._folder, sandbox_id)
+        if folder.record is None:
+            raise NotFound(
+                f"sandbox {sandbox_id} has no readable record", hint="cloche sandbox reap removes it"
+            )
+        if folder.end is not None:
+            raise SandboxLost(f"sandbox {sandbox_id} is over: {folder.reason}")
+        try:
+            return await self._connect(folder.record, self._runtime.find(sandbox_id))
+        except SandboxLost as error:
+            reason = (await asyncio.to_thread(self._folder, sandbox_id)).info().reason
+            raise SandboxLost(f"sandbox {sandbox_id} is over: {reason or error}") from error
+
+    async def _connect(self, record: Record, made: Made) -> Sandbox:
+        connection = await connect(made.socket)
+        return Sandbox(
+            spec=record.spec,
+            config=record.image.config,
+            connection=connection,
+            deleter=self.delete,
+            oom_kills=made.oom_kills,
+        )
+
+    def _folder(self, sandbox_id: str) -> Folder:
+        folder = read_folder(self._settings.sandboxes_dir / sandbox_id) if is_name(sandbox_id) else None
+        if folder is None:
+            raise NotFound(f"there is no sandbox {sandbox_id}", hint="cloche sandbox ls")
+        return folder
+
+    async def list(self) -> list[SandboxInfo]:
+        """See :meth:`cloche.sandbox.driver.Driver.list`."""
+        folders = await asyncio.to_thread(read_folders, self._settings.sandboxes_dir)
+        return sorted((folder.info() for folder in folders), key=lambda info: info.created_at)
+
+    async def delete(self, sandbox_id: str) -> bool:
+        """See :meth:`cloche.sandbox.driver.Driver.delete`."""
+        if not is_name(sandbox_id):
+            return False
+        return await self._runtime.delete(sandbox_id)
+
+    async def leftovers(self) -> builtins.list[Leftover]:
+        """See :meth:`cloche.sandbox.driver.Driver.leftovers`."""
+        return await self._runtime.leftovers()
+
+    async def reap(self) -> builtins.list[Leftover]:
+        """See :meth:`cloche.sandbox.driver.Driver.reap`."""
+        return await self._runtime.reap()
+
+    async def close(self) -> None:
+        """See :meth:`cloche.sandbox.driver.Driver.close`."""
+        await self._runtime.close()

@@ -1,0 +1,48 @@
+"""The seam between the local driver and what isolates: native now, OCI runtimes beside it later.
+
+Must never know images beyond their layers, nor what sandboxes are used for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cloche.sandbox.driver import Leftover
+from cloche.sandbox.spec import PreparedImage, SandboxSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A sandbox that was made: where its guest listens, and who counts what its memory limit killed."""
+
+    socket: Path
+    oom_kills: Callable[[], Awaitable[int]] | None
+
+
+class Runtime(Protocol):
+    """Isolates processes in one way; the run folder is its record."""
+
+    @property
+    def isolation(self) -> str:
+        """How it isolates, as records say it: ``native``, later ``crun`` or ``gvisor``."""
+
+    async def create(self, spec: SandboxSpec, image: PreparedImage, record: bytes) -> Made:
+        """Make the sandbox; ``record`` is on disk before. Raises a ClocheError, and then nothing is left."""
+
+    def find(self, sandbox_id: str) -> Made:
+        """Return how to reach a sandbox that exists."""
+
+    async def delete(self, sandbox_id: str) -> bool:
+        """End it and leave nothing; False if there was nothing. Can be repeated."""
+
+    async def leftovers(self) -> list[Leftover]:
+        """Return what is on the host that no live sandbox owns."""
+
+    async def reap(self) -> list[Leftover]:
+        """Remove all leftovers and return them."""
+
+    async def close(self) -> None:
+        """Let go of connections; ends no sandbox."""

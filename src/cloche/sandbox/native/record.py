@@ -1,0 +1,203 @@
+"""A sandbox's record: what it was asked to be, as JSON in its run folder.
+
+The run folder is the truth about sandboxes.
+
+Must never hold anything secret that the sandbox itself does not hold. The spawner writes the record before
+it makes the sandbox, ``native`` (how to know its process again) before the guest runs, and ``end.json``
+(why it ended) after.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cloche.sandbox.driver import SandboxInfo, SandboxState
+from cloche.sandbox.spec import ImageConfig, Lease, NetworkMode, PreparedImage, Resources, SandboxSpec
+
+VERSION = 1
+
+_REASONS = {
+    ("guest_exit", 0): "its lease ran out",
+    "guest_exit": "its guest failed",
+    "out_of_memory": "its guest was killed for lack of memory",
+    "lost": "its guest was killed or crashed",
+}
+
+
+@cache
+def boot_id() -> str:
+    """Return the kernel's name for this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What ``record.json`` holds. ``created_at`` is seconds since 1970."""
+
+    spec: SandboxSpec
+    image: PreparedImage
+    created_at: float
+    boot: str
+
+    def dump(self) -> bytes:
+        """Return JSON."""
+        spec, image = self.spec, self.image
+        fields = {
+            "version": VERSION,
+            "created_at": self.created_at,
+            "boot": self.boot,
+            "spec": {
+                "id": spec.id,
+                "resources": dataclasses.asdict(spec.resources),
+                "network": spec.network.value,
+                "env": dict(spec.env),
+                "user": spec.user,
+                "workdir": spec.workdir,
+                "hostname": spec.hostname,
+                "labels": dict(spec.labels),
+                "lease": dataclasses.asdict(spec.lease),
+                "no_new_privileges": spec.no_new_privileges,
+            },
+            "image": {
+                "name": image.name,
+                "digest": image.digest,
+                "layers": [str(layer) for layer in image.layers],
+                "origin": image.origin,
+                "config": {
+                    "env": dict(image.config.env),
+                    "user": image.config.user,
+                    "workdir": image.config.workdir,
+                    "entrypoint": list(image.config.entrypoint),
+                    "cmd": list(image.config.cmd),
+                },
+            },
+        }
+        return json.dumps(fields, ensure_ascii=True).encode()
+
+
+def parse(data: bytes) -> Record:
+    """Return what ``dump`` wrote. Raises ValueError, KeyError or TypeError on anything else."""
+    fields = json.loads(data)
+    if fields["version"] != VERSION:
+        raise ValueError(f"a record of version {fields['version']}")
+    spec, image = dict(fields["spec"]), dict(fields["image"])
+    config = dict(image.pop("config"))
+    spec["resources"] = Resources(**spec["resources"])
+    spec["lease"] = Lease(**spec["lease"])
+    spec["network"] = NetworkMode(spec["network"])
+    config["entrypoint"], config["cmd"] = tuple(config["entrypoint"]), tuple(config["cmd"])
+    image["layers"] = tuple(Path(layer) for layer in image["layers"])
+    return Record(
+        spec=SandboxSpec(**spec),
+        image=PreparedImage(**image, config=ImageConfig(**config)),
+        created_at=float(fields["created_at"]),
+        boot=str(fields["boot"]),
+    )
+
+
+def process_start_time(pid: int) -> int | None:
+    """Return field 22 of ``/proc/PID/stat``, which with the pid names a process; None if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One sandbox's run folder as it was found."""
+
+    path: Path
+    record: Record | None
+    native: dict[str, int]
+    end: dict[str, Any] | None
+
+    @property
+    def id(self) -> str:
+        """The sandbox's name."""
+        return self.path.name
+
+    @property
+    def pid(self) -> int | None:
+        """Pid of the guest, if it lives."""
+        pid = self.native.get("pid")
+        if pid is None or process_start_time(pid) != self.native.get("start"):
+            return None
+        return pid
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, in words; empty if it has not, or nobody saw it."""
+        if self.end is None:
+            return ""
+        kind = str(self.end.get("reason", "lost"))
+        code = self.end.get("exit_code")
+        return _REASONS.get((kind, code if isinstance(code, int) else -1)) or _REASONS.get(kind, kind)
+
+    def info(self) -> SandboxInfo:
+        """Return the row of a listing."""
+        pid = self.pid
+        if self.end is not None or (self.native and pid is None):
+            state, reason = SandboxState.ENDED, self.reason or "its guest is gone"
+        elif pid is not None:
+            state, reason = SandboxState.READY, ""
+        else:
+            state, reason = SandboxState.STARTING, ""
+        record = self.record
+        return SandboxInfo(
+            id=self.id,
+            state=state,
+            created_at=record.created_at if record else self.path.stat().st_mtime,
+            image=record.image.name if record else "",
+            labels=record.spec.labels if record else {},
+            pid=pid,
+            reason=reason,
+        )
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _native(data: bytes | None) -> dict[str, int]:
+    pairs = (line.split() for line in (data or b"").decode("ascii", "replace").splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _json(data: bytes | None) -> dict[str, Any] | None:
+    try:
+        value = json.loads(data) if data else None
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else None
+
+
+def read_folder(path: Path) -> Folder | None:
+    """Return what a run folder holds, None if there is no folder. A broken record is as good as none."""
+    data = _read(path / "record.json")
+    if data is None and not path.is_dir():
+        return None
+    try:
+        record = parse(data) if data else None
+    except (ValueError, KeyError, TypeError):
+        record = None
+    return Folder(path, record, _native(_read(path / "native")), _json(_read(path / "end.json")))
+
+
+def read_folders(sandboxes_dir: Path) -> list[Folder]:
+    """Return all run folders, in order of their names."""
+    try:
+        paths = sorted(path for path in sandboxes_dir.iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return []
+    return [folder for folder in map(read_folder, paths) if folder is not None]

@@ -1,0 +1,113 @@
+"""The native runtime: namespaces of our own making, through the spawner.
+
+Implements ``drivers.runtime.Runtime``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from cloche.core.errors import ClocheError, InfraError, InvalidInput
+from cloche.sandbox import leaks
+from cloche.sandbox.driver import Leftover
+from cloche.sandbox.drivers.runtime import Made
+from cloche.sandbox.guest.frames import Fields
+from cloche.sandbox.native import network
+from cloche.sandbox.native.cgroups import Cgroups
+from cloche.sandbox.native.finish import finish
+from cloche.sandbox.native.request import create_fields
+from cloche.sandbox.native.spawner import Spawner
+from cloche.sandbox.native.wire import Request, Tag
+from cloche.sandbox.settings import Settings
+from cloche.sandbox.spec import NetworkMode, PreparedImage, SandboxSpec
+
+
+class NativeRuntime:
+    """Makes sandboxes of one installation on this machine. Needs root."""
+
+    isolation = "native"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._spawner = Spawner(settings)
+        self._cgroups = Cgroups(settings)
+        self._gateway = str(network.plan(settings).gateway)
+
+    async def create(self, spec: SandboxSpec, image: PreparedImage, record: bytes) -> Made:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.create`."""
+        if spec.network is NetworkMode.PUBLIC:
+            network.check_public()
+        fields = create_fields(spec, image, record, self._settings, self._gateway)
+        asking = asyncio.ensure_future(self._ask_create(fields))
+        try:
+            await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            await finish(self._undo(asking, spec.id))
+            raise
+        return self.find(spec.id)
+
+    async def _ask_create(self, fields: list[tuple[int, int | str | bytes]]) -> Fields:
+        try:
+            return await self._spawner.ask(Request.CREATE, fields)
+        except ValueError as error:
+            raise InvalidInput(f"the sandbox cannot be asked for: {error}") from error
+        except InfraError as error:
+            if error.code == "infra/transport":  # it may be half made
+                await finish(self.delete(dict(fields)[Tag.ID]))  # type: ignore[arg-type]  # a text
+            raise
+
+    async def _undo(self, asking: asyncio.Future[Fields], sandbox_id: str) -> None:
+        """Wait for a create that nobody wants any more, and delete what it made."""
+        try:
+            await asking
+        except ClocheError:
+            return  # nothing was made
+        await self.delete(sandbox_id)
+
+    def find(self, sandbox_id: str) -> Made:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.find`."""
+        return Made(
+            socket=self._settings.sandboxes_dir / sandbox_id / "guest.sock",
+            oom_kills=self._oom_counter(sandbox_id),
+        )
+
+    def _oom_counter(self, sandbox_id: str) -> Callable[[], Awaitable[int]] | None:
+        if not self._cgroups.memory_counts_kills:
+            return None
+
+        async def count() -> int:
+            return self._cgroups.oom_kills(sandbox_id)
+
+        return count
+
+    async def delete(self, sandbox_id: str) -> bool:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.delete`."""
+        if not await self._spawner.running() and not await asyncio.to_thread(self._trace, sandbox_id):
+            return False
+        answer = dict(await self._spawner.ask(Request.DELETE, [(Tag.ID, sandbox_id)]))
+        return int.from_bytes(answer.get(Tag.EXISTED, b""), "little") != 0
+
+    def _trace(self, sandbox_id: str) -> bool:
+        folders = (self._settings.sandboxes_dir, self._settings.uppers_dir)
+        return any((folder / sandbox_id).exists() for folder in folders) or self._cgroups.exists(sandbox_id)
+
+    async def leftovers(self) -> list[Leftover]:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.leftovers`."""
+        return await asyncio.to_thread(leaks.find_leftovers, self._settings)
+
+    async def reap(self) -> list[Leftover]:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.reap`."""
+        found = await self.leftovers()
+        for sandbox_id in await asyncio.to_thread(leaks.dead_ids, self._settings):
+            await self._spawner.ask(Request.DELETE, [(Tag.ID, sandbox_id)])
+        await asyncio.to_thread(leaks.remove_rest, self._settings)
+        return found
+
+    async def close(self) -> None:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.close`."""
+        await self._spawner.close()
+
+    async def stop(self) -> None:
+        """Let the spawner go at once if nothing is alive, and wait for its end."""
+        await self._spawner.stop()
