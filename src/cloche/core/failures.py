@@ -25,7 +25,7 @@ _FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     (
         "plan",
         "artifacts collect compose gpu healthcheck host_variable ignore_file mcp_servers multi_step "
-        "network_allowlist phase_network schema_version separate_verifier skills "
+        "network_allowlist no_solution phase_network schema_version separate_verifier skills "
         "tpu trajectory windows",
         "the task asks for what cannot be done here",
         _UNSUPPORTED,
@@ -80,7 +80,7 @@ def _infra_rows() -> Iterator[FailureKind]:
         ("infra/request_timeout", "a request to the sandbox was not answered", "SandboxRequestTimeoutError"),
         ("infra/agent_setup", "the agent could not be prepared in the sandbox", "AgentSetupTimeoutError"),
         ("infra/agent_setup_timeout", "preparing the agent took too long", "AgentSetupTimeoutError"),
-        ("infra/verifier_upload", "the tests could not be put into the sandbox", "AddTestsDirError"),
+        ("infra/tests_upload", "the tests could not be put into the sandbox", "AddTestsDirError"),
         ("infra/verifier_download", "the verifier's files could not be fetched", "DownloadVerifierDirError"),
         ("infra/disk_full", "a disk of this machine is full", "RuntimeRequestError"),
         ("infra/no_descriptors", "this machine has no file descriptors left", "RuntimeRequestError"),

@@ -1,0 +1,221 @@
+"""From tasks, agents, models and repeats to the list of trials, with everything that can be refused refused.
+
+Each task is read and checked once, here; a task that is broken or asks for what cannot be done becomes
+trials with a reason and does not keep the others from running. Must never touch a sandbox or the network.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cloche.agents.base import Agent, ModelEndpoint, get_agent
+from cloche.core.errors import InvalidInput
+from cloche.core.failures import Failure, classify, failure
+from cloche.core.names import trial_name
+from cloche.core.outcome import Usage
+from cloche.core.retry import RetryPolicy
+from cloche.tasks import BrokenTask, Task, refusals
+from cloche.tasks.refuse import refused
+
+DEFAULT_MEMORY_BYTES = 2 << 30
+DEFAULT_PIDS = 4096
+SETUP_TIMEOUT_S = 360.0
+NO_DIGEST = "sha256:" + "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens."""
+
+    input_usd: float
+    output_usd: float
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        """Return the price of some tokens, ``None`` where their number is unknown."""
+        if usage.input_tokens is None or usage.output_tokens is None:
+            return None
+        return (usage.input_tokens * self.input_usd + usage.output_tokens * self.output_usd) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model under the name that the report shows, and its price if one is known."""
+
+    endpoint: ModelEndpoint
+    price: Price | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name as its endpoint knows it."""
+        return self.endpoint.model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds of each phase of one task, multiplied already; ``agent_s`` may be without limit."""
+
+    start_s: float
+    setup_s: float
+    agent_s: float | None
+    verifier_s: float
+
+    @property
+    def total_s(self) -> float | None:
+        """All phases together, ``None`` if one has no limit."""
+        return None if self.agent_s is None else self.start_s + self.setup_s + self.agent_s + self.verifier_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTrial:
+    """One repeat of one cell.
+
+    ``label`` is the task's name in the report. ``task`` is ``None`` for one that cannot be understood;
+    with a ``refusal`` the trial is never started.
+    """
+
+    name: str
+    label: str
+    task: Task | None
+    agent: Agent
+    model: ModelChoice | None
+    repeat: int
+    refusal: Failure | None = None
+
+    @property
+    def model_name(self) -> str | None:
+        """The model's name, if there is a model."""
+        return self.model.name if self.model else None
+
+    @property
+    def digest(self) -> str:
+        """The task's content digest; zeros for one that could not be read."""
+        return self.task.digest if self.task else NO_DIGEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that a run needs to know before it starts."""
+
+    trials: tuple[PlannedTrial, ...]
+    repeats: int = 1
+    concurrency: int = 1
+    timeout_multiplier: float = 1.0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+    @property
+    def refused(self) -> tuple[PlannedTrial, ...]:
+        """The trials that will not be started."""
+        return tuple(trial for trial in self.trials if trial.refusal is not None)
+
+
+def timeouts(task: Task, multiplier: float) -> Timeouts:
+    """Return the time limits of a task's phases."""
+    agent_s = task.agent.timeout_s
+    return Timeouts(
+        start_s=task.environment.build_timeout_s * multiplier,
+        setup_s=SETUP_TIMEOUT_S * multiplier,
+        agent_s=None if agent_s is None else agent_s * multiplier,
+        verifier_s=task.verifier.timeout_s * multiplier,
+    )
+
+
+def with_timeouts(task: Task, multiplier: float) -> Task:
+    """Return the task with its verifier's limit multiplied."""
+    if math.isclose(multiplier, 1.0):
+        return task
+    verifier = replace(task.verifier, timeout_s=task.verifier.timeout_s * multiplier)
+    return replace(task, verifier=verifier)
+
+
+def labels(tasks: Sequence[Task | BrokenTask]) -> list[str]:
+    """Return one name per task for the report: the short one where it is the only one, else a longer one."""
+    short = [task.name for task in tasks]
+    full = [task.full_name if isinstance(task, Task) else task.name for task in tasks]
+    shorts, fulls = Counter(short), Counter(full)
+    return [
+        short[i] if shorts[short[i]] == 1 else full[i] if fulls[full[i]] == 1 else str(task.path)
+        for i, task in enumerate(tasks)
+    ]
+
+
+def refusal_of(task: Task | BrokenTask, agent: Agent, environ: Mapping[str, str]) -> Failure | None:
+    """Return why this agent cannot be run on this task here, if so."""
+    if isinstance(task, BrokenTask):
+        return classify(task.error)
+    reasons = refusals(task, environ)
+    if reasons:
+        return classify(refused(task, reasons[0]))
+    if agent.name == "oracle" and task.solution.script is None:
+        return failure(
+            "plan/no_solution", f"task `{task.name}` has no solution/solve.sh, which the oracle runs"
+        )
+    return None
+
+
+def cells(agents: Sequence[str], models: Sequence[ModelChoice]) -> list[tuple[Agent, ModelChoice | None]]:
+    """Pair each agent with each model if it needs one, else with none.
+
+    Raises InvalidInput for an unknown agent, and for one that needs a model where none is given.
+    """
+    pairs: list[tuple[Agent, ModelChoice | None]] = []
+    for name in dict.fromkeys(agents):
+        agent = get_agent(name)
+        if agent.needs_model and not models:
+            raise InvalidInput(
+                f"agent `{name}` needs a model",
+                hint="give one with -m MODEL --base-url URL, or set MODEL_NAME and MODEL_BASE_URL",
+            )
+        pairs += [(agent, model) for model in models] if agent.needs_model else [(agent, None)]
+    return pairs
+
+
+def make_plan(
+    tasks: Sequence[Task | BrokenTask],
+    agents: Sequence[str],
+    models: Sequence[ModelChoice],
+    *,
+    repeats: int = 1,
+    concurrency: int = 1,
+    timeout_multiplier: float = 1.0,
+    retry: RetryPolicy | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Plan:
+    """Expand to trials: repeats outermost, then tasks, then agents with their models."""
+    host = os.environ if environ is None else environ
+    names = labels(tasks)
+    pairs = cells(agents, models)
+    checked = [
+        (task, label, [(agent, model, refusal_of(task, agent, host)) for agent, model in pairs])
+        for task, label in zip(tasks, names, strict=True)
+    ]
+    trials = [
+        PlannedTrial(
+            name=_name(task, label, agent, model, repeat),
+            label=label,
+            task=task if isinstance(task, Task) else None,
+            agent=agent,
+            model=model,
+            repeat=repeat,
+            refusal=refusal,
+        )
+        for repeat in range(1, repeats + 1)
+        for task, label, row in checked
+        for agent, model, refusal in row
+    ]
+    return Plan(
+        trials=tuple(trials),
+        repeats=repeats,
+        concurrency=concurrency,
+        timeout_multiplier=timeout_multiplier,
+        retry=retry or RetryPolicy(),
+    )
+
+
+def _name(task: Task | BrokenTask, label: str, agent: Agent, model: ModelChoice | None, repeat: int) -> str:
+    full = task.full_name if isinstance(task, Task) else task.name
+    key = full if label == task.name else label
+    return trial_name(task.name, agent.name, model.name if model else None, repeat, key=key)

@@ -1,0 +1,298 @@
+"""From a plan and its outcomes to Harbor's files. Pure: returns what is to be written.
+
+Must never put a figure of ours where Harbor means another: its ``mean`` counts a missing reward as 0, so it
+stands in Harbor's file for Harbor's tools, and is not what we print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from uuid import UUID, uuid5
+
+from cloche.core.failures import Failure
+from cloche.core.outcome import AttemptOutcome, Span, TrialOutcome, Usage, add_usage
+from cloche.core.retry import RetryPolicy
+from cloche.experiment.plan import ModelChoice, Plan, PlannedTrial
+from cloche.experiment.record.attempt import harbor_policy, public_url, when
+from cloche.experiment.record.shapes import (
+    AgentConfig,
+    AgentInfo,
+    AgentResult,
+    EnvironmentConfig,
+    ErrorPolicy,
+    EvalStats,
+    ExceptionInfo,
+    JobConfig,
+    JobLock,
+    JobResult,
+    JobStats,
+    LocalTaskId,
+    ModelInfo,
+    ModelUsage,
+    RetryConfig,
+    Shape,
+    TaskConfig,
+    TaskLock,
+    Timing,
+    TrialConfig,
+    TrialLock,
+    TrialResult,
+    VerifierConfig,
+    VerifierLock,
+    VerifierResult,
+)
+
+ENVIRONMENT = "cloche.sandbox.drivers.local:LocalDriver"
+_PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What all files of one record have in common."""
+
+    id: UUID
+    folder: Path
+    plan: Plan
+
+
+def dump(shape: Shape) -> dict[str, object]:
+    """Return the JSON value of a shape. Harbor leaves ``policy_override`` out where there is none."""
+    return shape.model_dump(mode="json")
+
+
+def _agent_config(agent: str, model: ModelChoice | None) -> AgentConfig:
+    if model is None:
+        return AgentConfig(name=agent)
+    return AgentConfig(
+        name=agent,
+        model_name=model.name,
+        base_url=public_url(model.endpoint.base_url),
+        model_api_key_name=model.endpoint.api_key_env,
+        model_api_format="openai_chat_completions",
+    )
+
+
+def _environment_config() -> EnvironmentConfig:
+    return EnvironmentConfig(import_path=ENVIRONMENT)
+
+
+def _retry_config(policy: RetryPolicy) -> RetryConfig:
+    return RetryConfig(
+        max_retries=policy.retries,
+        wait_multiplier=policy.factor,
+        min_wait_sec=policy.first_wait_s,
+        max_wait_sec=policy.max_wait_s,
+    )
+
+
+def _task_config(trial: PlannedTrial) -> TaskConfig:
+    if trial.task is None:
+        return TaskConfig(path=trial.label)
+    return TaskConfig(path=str(trial.task.path), source=trial.task.source)
+
+
+def trial_config(job: Job, trial: PlannedTrial) -> TrialConfig:
+    """Return ``<trial>/config.json``."""
+    return TrialConfig(
+        task=_task_config(trial),
+        trial_name=trial.name,
+        trials_dir=str(job.folder),
+        timeout_multiplier=job.plan.timeout_multiplier,
+        agent=_agent_config(trial.agent.name, trial.model),
+        environment=_environment_config(),
+        verifier=VerifierConfig(),
+        job_id=job.id,
+    )
+
+
+def trial_lock(job: Job, trial: PlannedTrial) -> TrialLock:
+    """Return ``<trial>/lock.json``."""
+    task = trial.task
+    return TrialLock(
+        task=TaskLock(
+            name=task.full_name if task else trial.label,
+            digest=trial.digest,
+            source=task.source if task else None,
+            path=str(task.path) if task else None,
+        ),
+        timeout_multiplier=job.plan.timeout_multiplier,
+        agent=_agent_config(trial.agent.name, trial.model),
+        environment=_environment_config(),
+        verifier=VerifierLock(environment_mode="shared"),
+    )
+
+
+def job_config(job: Job) -> JobConfig:
+    """Return the job's ``config.json``."""
+    agents = {(trial.agent.name, trial.model_name): trial for trial in job.plan.trials}
+    tasks = {trial.label: trial for trial in job.plan.trials}
+    return JobConfig(
+        job_name=job.folder.name,
+        jobs_dir=str(job.folder.parent),
+        n_attempts=job.plan.repeats,
+        timeout_multiplier=job.plan.timeout_multiplier,
+        n_concurrent_trials=job.plan.concurrency,
+        retry=_retry_config(job.plan.retry),
+        environment=_environment_config(),
+        verifier=VerifierConfig(),
+        agents=[_agent_config(trial.agent.name, trial.model) for trial in agents.values()],
+        tasks=[_task_config(trial) for trial in tasks.values()],
+    )
+
+
+def job_lock(job: Job, created_at: datetime) -> JobLock:
+    """Return the job's ``lock.json``; tasks that could not be read have no digest and are not in it."""
+    return JobLock(
+        created_at=created_at,
+        n_concurrent_trials=job.plan.concurrency,
+        retry=_retry_config(job.plan.retry),
+        trials=[trial_lock(job, trial) for trial in job.plan.trials if trial.task is not None],
+    )
+
+
+def _timing(span: Span | None) -> Timing | None:
+    return (
+        None if span is None else Timing(started_at=when(span.started_at), finished_at=when(span.finished_at))
+    )
+
+
+def exception_info(failure: Failure, at: float) -> ExceptionInfo:
+    """Return a failure as Harbor stores exceptions; our table decides what it means, not the name alone."""
+    policy = ErrorPolicy(**harbor_policy(failure))
+    return ExceptionInfo(
+        exception_type=failure.kind.harbor,
+        exception_message=f"{failure.message} [{failure.code}]",
+        exception_traceback=failure.detail,
+        occurred_at=when(at),
+        policy_override=policy,
+        policy=policy,
+    )
+
+
+def _agent_result(usage: Usage | None, model: str | None) -> AgentResult | None:
+    if usage is None:
+        return None
+    by_model = None
+    if model is not None and usage.input_tokens is not None and usage.output_tokens is not None:
+        by_model = {
+            model: ModelUsage(
+                n_input_tokens=usage.input_tokens,
+                n_cache_tokens=usage.cached_tokens or 0,
+                n_output_tokens=usage.output_tokens,
+                cost_usd=usage.cost_usd,
+            )
+        }
+    return AgentResult(
+        n_input_tokens=usage.input_tokens,
+        n_cache_tokens=usage.cached_tokens,
+        n_output_tokens=usage.output_tokens,
+        cost_usd=usage.cost_usd,
+        model_usage=by_model,
+    )
+
+
+def trial_result(job: Job, trial: PlannedTrial, attempt: AttemptOutcome) -> TrialResult:
+    """Return ``<trial>/result.json`` of one attempt."""
+    spans = {name: _timing(attempt.phases.get(name)) for name in _PHASES}
+    model = trial.model_name
+    return TrialResult(
+        id=uuid5(job.id, f"{trial.name}/{attempt.number}"),
+        task_name=trial.task.full_name if trial.task else trial.label,
+        trial_name=trial.name,
+        trial_uri=(job.folder.absolute() / trial.name).as_uri(),
+        task_id=LocalTaskId(path=str(trial.task.path) if trial.task else trial.label),
+        source=trial.task.source if trial.task else None,
+        task_checksum=trial.digest.removeprefix("sha256:"),
+        config=trial_config(job, trial),
+        agent_info=AgentInfo(
+            name=trial.agent.name,
+            version=trial.agent.version,
+            model_info=ModelInfo(name=model) if model else None,
+        ),
+        agent_result=_agent_result(attempt.usage, model),
+        verifier_result=None if attempt.rewards is None else VerifierResult(rewards=dict(attempt.rewards)),
+        verifier_environment_mode="shared",
+        exception_info=exception_info(attempt.failure, attempt.finished_at) if attempt.failure else None,
+        started_at=when(attempt.started_at),
+        finished_at=when(attempt.finished_at),
+        environment_setup=spans["environment_setup"],
+        agent_setup=spans["agent_setup"],
+        agent_execution=spans["agent_execution"],
+        verifier=spans["verifier"],
+        reward_valid=attempt.graded,
+    )
+
+
+def refused_attempt(failure: Failure, at: float) -> AttemptOutcome:
+    """Return what Harbor's files say of a trial that was refused: it began and failed at once."""
+    return AttemptOutcome(number=0, started_at=at, finished_at=at, failure=failure)
+
+
+def _mean(rewards: Sequence[Mapping[str, float] | None]) -> dict[str, float]:
+    """Return Harbor's mean: a missing reward counts as 0."""
+    keys = list(dict.fromkeys(key for item in rewards if item for key in item))
+    means = {key: sum((item or {}).get(key, 0.0) for item in rewards) / len(rewards) for key in keys}
+    return {"mean": means[keys[0]]} if len(keys) == 1 else means
+
+
+def _eval_stats(trials: Sequence[TrialOutcome]) -> EvalStats:
+    stats = EvalStats(n_trials=sum(trial.graded for trial in trials))
+    for trial in trials:
+        if trial.graded and trial.last and trial.last.rewards is not None:
+            for key, value in trial.last.rewards.items():
+                names = stats.reward_stats.setdefault(key, {})
+                names.setdefault(str(value), []).append(trial.name)
+        if trial.failure:
+            stats.n_errors += 1
+            stats.exception_stats.setdefault(trial.failure.kind.harbor, []).append(trial.name)
+    mean = _mean([trial.last.rewards if trial.graded and trial.last else None for trial in trials])
+    return stats.model_copy(update={"metrics": [mean] if mean else []})
+
+
+def _sources(plan: Plan) -> dict[str, str]:
+    return {trial.name: (trial.task.source if trial.task else None) or "adhoc" for trial in plan.trials}
+
+
+def job_result(
+    job: Job,
+    trials: Iterable[TrialOutcome],
+    *,
+    started_at: datetime,
+    now: datetime,
+    finished: bool,
+    running: int = 0,
+) -> JobResult:
+    """Return the job's ``result.json``; a trial counts as completed once it has a result of any kind."""
+    every = list(trials)
+    done = [trial for trial in every if trial.failure is not None or trial.graded]
+    sources = _sources(job.plan)
+    groups: dict[str, list[TrialOutcome]] = {}
+    for trial in done:
+        parts = [trial.agent, *([trial.model] if trial.model else []), sources.get(trial.name, "adhoc")]
+        groups.setdefault("__".join(parts), []).append(trial)
+    usage = add_usage([found for trial in done if (found := trial.usage) is not None])
+    errors = [trial.failure for trial in done if trial.failure is not None]
+    stats = JobStats(
+        n_completed_trials=len(done),
+        n_errored_trials=len(errors),
+        n_running_trials=running,
+        n_pending_trials=max(0, len(every) - len(done) - running),
+        n_cancelled_trials=sum(failure.kind.harbor == "CancelledError" for failure in errors),
+        n_retries=sum(max(0, len(trial.attempts) - 1) for trial in every),
+        evals={key: _eval_stats(group) for key, group in groups.items()},
+        n_input_tokens=usage.input_tokens if usage else None,
+        n_cache_tokens=usage.cached_tokens if usage else None,
+        n_output_tokens=usage.output_tokens if usage else None,
+        cost_usd=usage.cost_usd if usage else None,
+    )
+    return JobResult(
+        id=job.id,
+        started_at=started_at,
+        updated_at=now,
+        finished_at=now if finished else None,
+        n_total_trials=len(every),
+        stats=stats,
+    )
