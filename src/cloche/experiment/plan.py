@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cloche.agents.base import Agent, ModelEndpoint, get_agent
-from cloche.core.errors import InvalidInput
-from cloche.core.failures import Failure, classify, failure
+from cloche.core.errors import ClocheError, InvalidInput, PlanRefused
+from cloche.core.failures import Failure, classify
 from cloche.core.names import trial_name
 from cloche.core.outcome import Usage
 from cloche.core.retry import RetryPolicy
@@ -74,7 +74,7 @@ class PlannedTrial:
     """One repeat of one cell.
 
     ``label`` is the task's name in the report. ``task`` is ``None`` for one that cannot be understood;
-    with a ``refusal`` the trial is never started.
+    with a ``problem`` the trial is refused and never started.
     """
 
     name: str
@@ -83,7 +83,12 @@ class PlannedTrial:
     agent: Agent
     model: ModelChoice | None
     repeat: int
-    refusal: Failure | None = None
+    problem: ClocheError | None = None
+
+    @property
+    def refusal(self) -> Failure | None:
+        """Why it is refused, as a failure."""
+        return None if self.problem is None else replace(classify(self.problem), detail="")
 
     @property
     def model_name(self) -> str | None:
@@ -109,7 +114,7 @@ class Plan:
     @property
     def refused(self) -> tuple[PlannedTrial, ...]:
         """The trials that will not be started."""
-        return tuple(trial for trial in self.trials if trial.refusal is not None)
+        return tuple(trial for trial in self.trials if trial.problem is not None)
 
 
 def timeouts(task: Task, multiplier: float) -> Timeouts:
@@ -142,16 +147,18 @@ def labels(tasks: Sequence[Task | BrokenTask]) -> list[str]:
     ]
 
 
-def refusal_of(task: Task | BrokenTask, agent: Agent, environ: Mapping[str, str]) -> Failure | None:
+def problem_of(task: Task | BrokenTask, agent: Agent, environ: Mapping[str, str]) -> ClocheError | None:
     """Return why this agent cannot be run on this task here, if so."""
     if isinstance(task, BrokenTask):
-        return classify(task.error)
+        return task.error
     reasons = refusals(task, environ)
     if reasons:
-        return classify(refused(task, reasons[0]))
+        return refused(task, reasons[0])
     if agent.name == "oracle" and task.solution.script is None:
-        return failure(
-            "plan/no_solution", f"task `{task.name}` has no solution/solve.sh, which the oracle runs"
+        return PlanRefused(
+            f"task `{task.name}` has no solution/solve.sh, which the oracle runs",
+            where=str(task.path),
+            code="plan/no_solution",
         )
     return None
 
@@ -189,7 +196,7 @@ def make_plan(
     names = labels(tasks)
     pairs = cells(agents, models)
     checked = [
-        (task, label, [(agent, model, refusal_of(task, agent, host)) for agent, model in pairs])
+        (task, label, [(agent, model, problem_of(task, agent, host)) for agent, model in pairs])
         for task, label in zip(tasks, names, strict=True)
     ]
     trials = [
@@ -200,11 +207,11 @@ def make_plan(
             agent=agent,
             model=model,
             repeat=repeat,
-            refusal=refusal,
+            problem=problem,
         )
         for repeat in range(1, repeats + 1)
         for task, label, row in checked
-        for agent, model, refusal in row
+        for agent, model, problem in row
     ]
     return Plan(
         trials=tuple(trials),

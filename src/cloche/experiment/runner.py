@@ -84,7 +84,7 @@ class Runner:
         self._states = {
             trial.name: State(plan=trial, outcome=outcomes[trial.name])
             for trial in plan.trials
-            if trial.refusal is None and not outcomes[trial.name].graded
+            if trial.problem is None and not outcomes[trial.name].graded
         }
         self._wake = asyncio.Event()
         self._preparing: set[asyncio.Task[None]] = set()

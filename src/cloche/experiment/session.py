@@ -108,6 +108,7 @@ class Session:
         now = when(time.time())
         record = self._folder.open(self._plan, now)
         job = self._job(record)
+        (self._folder.path / JOB_RESULT).unlink(missing_ok=True)  # it tells of a run that has ended
         write_json(self._folder.path / "config.json", dump(job_config(job)))
         write_json(self._folder.path / "lock.json", dump(job_lock(job, now)))
         names = {trial.name for trial in self._plan.trials}

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cloche.report.summary import Summary
-from cloche.report.words import Words, cell_words, missing_lines, total_rows
+from cloche.report.words import Words, cell_words, cost_notes, missing_lines, total_rows
 
 _STYLES = {
     "good": "green",
@@ -89,7 +89,7 @@ def fit(summary: Summary, width: int) -> tuple[Grid, list[list[int]]]:
 
 
 def print_table(console: Console, summary: Summary) -> None:
-    """Print the table, and below it why each trial without a verdict has none."""
+    """Print the table, and below it why trials have no verdict and models no cost."""
     layout, groups = fit(summary, console.width)
     width = layout.name_width
     for group in groups:
@@ -99,7 +99,7 @@ def print_table(console: Console, summary: Summary) -> None:
             _print(console, _line(name, words, widths, width, head=row == 0))
         console.print()
     trials = [trial for cell in summary.cells.values() for trial in cell.trials]
-    lines = missing_lines(trials)
+    lines = [*missing_lines(trials), *cost_notes(summary)]
     for line in lines:
         console.print(Text(f" {line}"), soft_wrap=True)
     if lines:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cloche.core.failures import Failure
 from cloche.core.outcome import TrialOutcome
+from cloche.core.verdict import INTERRUPTED
 from cloche.report.numbers import NOTHING, UNKNOWN, count, duration, money, plain, plural, rate
 from cloche.report.summary import Cell, Column, Summary, Totals, why_missing
 
@@ -101,8 +102,8 @@ def missing_lines(trials: list[TrialOutcome], limit: int = 20) -> list[str]:
     return lines
 
 
-def closing_line(summary: Summary, *, sandboxes_left: int | None, seconds: float) -> str:
-    """Return the line that accounts for everything: trials, verdicts, what is missing, attempts, leftovers."""
+def closing_line(summary: Summary, *, sandboxes_left: int | None, seconds: float | None) -> str:
+    """Return the line that accounts for everything: verdicts, what is missing, attempts, what is left."""
     names = {"infra": "infrastructure"}
     missing = [f"{n:,} {names.get(domain, domain)}" for domain, n in sorted(summary.by_domain.items())]
     unstarted = summary.without_verdict - sum(summary.by_domain.values())
@@ -115,4 +116,28 @@ def closing_line(summary: Summary, *, sandboxes_left: int | None, seconds: float
     ]
     if sandboxes_left is not None:
         parts.append(f"{plural(sandboxes_left, 'sandbox', 'sandboxes')} left")
-    return " · ".join([*parts, duration(seconds)])
+    return " · ".join([*parts, *([] if seconds is None else [duration(seconds)])])
+
+
+def cost_notes(summary: Summary) -> list[str]:
+    """Return one line per model whose cost is unknown for want of a price, with what to do."""
+    models = {
+        column.model
+        for column, totals in summary.totals.items()
+        if column.model is not None and totals.usage is not None and totals.usage.cost_usd is None
+    }
+    return [
+        f"cost of {model} is unknown: give its price with --price {model}=IN/OUT (US$ per million tokens)"
+        for model in sorted(models)
+    ]
+
+
+def hint_line(summary: Summary, status: int) -> str | None:
+    """Return what to do about trials without a verdict; ``None`` if there are none."""
+    missing = summary.without_verdict
+    if not missing:
+        return None
+    what = f"{plural(missing, 'trial')} {'has' if missing == 1 else 'have'} no verdict"
+    if status == INTERRUPTED:
+        return f"interrupted, {what}; the same command on the same folder goes on (exit code {status})"
+    return f"{what}; `cloche run` on the same folder tries again what has none (exit code {status})"

@@ -64,6 +64,16 @@ class ExperimentRecord(_Ours):
     trials: list[TrialRecord]
 
 
+class LastRun(BaseModel):
+    """What ``job-result.json`` says of the run that wrote it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    status: int
+    sandboxes_left: int | None
+    seconds: float
+
+
 def _trial_record(trial: PlannedTrial) -> TrialRecord:
     return TrialRecord(
         name=trial.name,
@@ -168,6 +178,16 @@ class JobFolder:
             )
         write_json(self.path / EXPERIMENT, record.model_dump(mode="json"), durable=True)
         return record
+
+    def last_run(self) -> LastRun | None:
+        """Return how the last run ended; ``None`` while the first one goes on, or if it was killed."""
+        value = read_json(self.path / JOB_RESULT)
+        if value is None:
+            return None
+        try:
+            return LastRun.model_validate(value)
+        except ValidationError as error:
+            raise InvalidInput(f"{self.path / JOB_RESULT} is not what we write: {error}") from error
 
     def outcomes(self, record: ExperimentRecord | None = None) -> list[TrialOutcome]:
         """Return what every trial on record has come to, in the plan's order."""
