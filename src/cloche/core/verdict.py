@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cloche.core.failures import Failure
 from cloche.core.outcome import TrialOutcome
 from cloche.core.schedule import Stop
 
@@ -14,21 +15,26 @@ UNUSABLE = 5
 INTERRUPTED = 130
 
 
+def unusable(trials: Sequence[TrialOutcome]) -> Failure | None:
+    """Return why this machine cannot run any of it; ``None`` if some trial shows that it can."""
+    reasons = [trial.failure for trial in trials if trial.refusal is None]
+    if not reasons or any(trial.graded for trial in trials):
+        return None
+    if all(reason is not None and reason.code.startswith("doctor/") for reason in reasons):
+        return reasons[0]
+    return None
+
+
 def exit_status(trials: Sequence[TrialOutcome], stop: Stop = Stop.RUNNING) -> int:
     """Return 0 if every trial has a verdict, whatever it says of the agent.
 
-    Else 130 if somebody stopped the run; 2 if every task was refused; 5 if the machine is the reason for
-    all that is missing; 3 if some trial has no verdict.
+    Else 130 if somebody stopped the run; 2 if every task was refused; 5 if this machine cannot run any;
+    3 if some trial has no verdict.
     """
-    missing = [trial for trial in trials if not trial.graded]
-    if not missing:
+    if all(trial.graded for trial in trials):
         return COMPLETE
     if stop is not Stop.RUNNING:
         return INTERRUPTED
     if all(trial.refusal is not None for trial in trials):
         return USAGE
-    unusable = [trial for trial in missing if trial.failure and trial.failure.code.startswith("doctor/")]
-    started = [trial for trial in missing if trial.failure is not None]
-    if unusable and len(unusable) == len(started):
-        return UNUSABLE
-    return MISSING
+    return MISSING if unusable(trials) is None else UNUSABLE

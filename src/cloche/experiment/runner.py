@@ -27,8 +27,6 @@ from cloche.experiment.stillborn import write_refused, write_stillborn
 from cloche.sandbox.spec import PreparedImage
 from cloche.tasks.model import Task
 
-UNUSABLE_PREFIX = "doctor/"
-
 
 @dataclass(slots=True, kw_only=True)
 class State:
@@ -89,7 +87,6 @@ class Runner:
         self._wake = asyncio.Event()
         self._preparing: set[asyncio.Task[None]] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self.unusable: Failure | None = None
 
     # --- what can be asked and said from outside ---
 
@@ -230,9 +227,6 @@ class Runner:
         if failure is None or state.outcome.graded:
             self._watch.trial_done(state.outcome)
             return
-        if failure.code.startswith(UNUSABLE_PREFIX):
-            self.unusable = failure
-            self.halt(Stop.CANCELLING)
         decision = decide(state.made, failure, self._bench.job.plan.retry, jitter=self._chance())
         if isinstance(decision, GiveUp) or self._queue.stop is not Stop.RUNNING:
             self._watch.trial_done(state.outcome)

@@ -15,7 +15,7 @@ from pathlib import Path
 from cloche.core.failures import Failure
 from cloche.core.outcome import TrialOutcome
 from cloche.core.schedule import Stop
-from cloche.core.verdict import exit_status
+from cloche.core.verdict import exit_status, unusable
 from cloche.experiment.attempt import Bench
 from cloche.experiment.images import Prepare
 from cloche.experiment.plan import Plan
@@ -92,14 +92,14 @@ class Session:
             for outcome in outcomes.values():
                 if outcome.graded or outcome.refusal is not None:
                     known(outcome)
-            unusable = await self._run_trials(record, outcomes, watch)
+            await self._run_trials(record, outcomes, watch)
             every = await thread_to_the_end(self._folder.outcomes, record)
             ending = Ending(
                 outcomes=every,
-                status=exit_status(every, self.stop if unusable is None else Stop.RUNNING),
+                status=exit_status(every, self.stop),
                 sandboxes_left=await self._count_left(record),
                 seconds=time.monotonic() - began_s,
-                unusable=unusable,
+                unusable=unusable(every),
             )
             await thread_to_the_end(self._close, record, ending)
         return ending
@@ -125,13 +125,12 @@ class Session:
 
     async def _run_trials(
         self, record: ExperimentRecord, outcomes: dict[str, TrialOutcome], watch: Watch
-    ) -> Failure | None:
+    ) -> None:
         scrubber = Scrubber(secret_values(self._plan, self._environ))
         bench = Bench(driver=self._driver, job=self._job(record), scrubber=scrubber, environ=self._environ)
         self._runner = Runner(bench, self._prepare, outcomes, watch)
         self._runner.halt(self._stop)
         await self._runner.run()
-        return self._runner.unusable
 
     async def _mine(self, record: ExperimentRecord) -> list[str]:
         wanted = str(record.id)
