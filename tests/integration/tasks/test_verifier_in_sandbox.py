@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -87,7 +88,7 @@ async def test_tests_are_not_there_before_the_verifier(
         "echo 1 > /logs/verifier/reward.txt",
         "echo '{\"reward\": 1}' > /logs/verifier/reward.json",
         "mkdir /logs/verifier/reward.json",
-        "rm -r /logs/verifier; mkdir /tmp/mine; echo 1 > /tmp/mine/reward.txt; ln -s /tmp/mine /logs/verifier",
+        "rm -r /logs/verifier; mkdir /tmp/m; echo 1 > /tmp/m/reward.txt; ln -s /tmp/m /logs/verifier",
         "mv /logs /tmp/logs; echo 1 > /tmp/logs/verifier/reward.txt; ln -s /tmp/logs /logs",
         "ln -s /etc/passwd /logs/verifier/reward.txt",
         "ln -s /etc/passwd /logs/verifier/test-stdout.txt",
@@ -136,6 +137,21 @@ async def test_a_timeout_ends_the_verifier_s_whole_tree(
         assert "sleep\x00987" not in left
         assert "sleep\x00986" not in left
     assert caught.value.hint == "begun"
+
+
+async def test_a_cancelled_verification_leaves_nothing_running(
+    task_with: Callable[..., Task], sandbox_for: MakeSandbox, small_image: PreparedImage, tmp_path: Path
+) -> None:
+    task = task_with("touch /tmp/begun\nsetsid sleep 985 &\nsleep 984\n")
+    async with sandbox_for(task, small_image) as sandbox:
+        verifying = asyncio.create_task(verify(task, sandbox, tmp_path / "out"))
+        await sh(sandbox, "until [ -e /tmp/begun ]; do sleep 0.05; done")
+        verifying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await verifying
+        left = await sh(sandbox, "cat /proc/[0-9]*/cmdline || true")
+        assert "sleep\x00984" not in left
+        assert "sleep\x00985" not in left
 
 
 async def test_a_verifier_that_cannot_start_is_told(
