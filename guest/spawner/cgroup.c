@@ -87,6 +87,8 @@ static void enable_v2_limits(void)
     }
 }
 
+static void remove_stale_spawners(void);
+
 int cgroup_start(struct failure *f)
 {
     snprintf(top_name, sizeof top_name, "cloche-%s", settings.instance);
@@ -99,6 +101,7 @@ int cgroup_start(struct failure *f)
     if ((v2_top = make_open(v2_root, top_name)) < 0)
         return fail(f, "make a cgroup (v2)");
     enable_v2_limits();
+    remove_stale_spawners();
     snprintf(own_name, sizeof own_name, "_spawner-%d-%llx", getpid(), (unsigned long long)time(NULL));
     int own = make_open(v2_top, own_name);
     int moved = own < 0 ? -1 : put_text_at(own, "cgroup.procs", "0");
@@ -292,6 +295,19 @@ int cgroup_remove(const char *id)
         found = result < 0 || found < 0 ? -1 : found | result;
     }
     return found;
+}
+
+/* Directories of spawners that were killed; they are empty, for only one spawner lives at a time. */
+static void remove_stale_spawners(void)
+{
+    int dir = openat(v2_top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = dir < 0 ? NULL : fdopendir(dir);
+    if (entries == NULL)
+        return;
+    for (struct dirent *e; (e = readdir(entries)) != NULL;)
+        if (strncmp(e->d_name, "_spawner-", 9) == 0)
+            unlinkat(v2_top, e->d_name, AT_REMOVEDIR);
+    closedir(entries);
 }
 
 static bool counts_oom_kill(int dir, const char *file)

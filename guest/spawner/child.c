@@ -67,12 +67,12 @@ static void take_descriptors(const struct birth *b)
 }
 
 /* The spawner sends the overlay when ids, cgroups and the record are done; its death ends the wait, and us. */
-static int wait_for_go(void)
+static int wait_for_go(uint32_t *address)
 {
-    char byte, space[CMSG_SPACE(sizeof(int))];
-    struct iovec data = {&byte, 1};
+    char space[CMSG_SPACE(sizeof(int))];
+    struct iovec data = {address, sizeof *address};
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    if (recvmsg(FD_CHILD_CONTROL, &message, MSG_CMSG_CLOEXEC) != 1)
+    if (recvmsg(FD_CHILD_CONTROL, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *address)
         _exit(3);
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     int fd;
@@ -240,7 +240,8 @@ _Noreturn void child_main(const struct birth *b)
 {
     const struct request *r = b->request;
     take_descriptors(b);
-    int overlay = wait_for_go();
+    uint32_t address = 0; /* chosen after the clone */
+    int overlay = wait_for_go(&address);
     become_root();
     struct mounts m = make_mounts(r->shm);
     change_root(overlay);
@@ -250,7 +251,7 @@ _Noreturn void child_main(const struct birth *b)
     put_on_folder(m.pts, "/dev/pts", STEP_DEV);
     put_on_folder(m.shm, "/dev/shm", STEP_DEV);
     put_etc();
-    if (child_network(b->sandbox->address, settings.gateway, b->sandbox->public) != 0)
+    if (child_network(address, settings.gateway, b->sandbox->public) != 0)
         stop(STEP_NETWORK);
     limit_namespaces();
     mask();

@@ -150,14 +150,14 @@ static int write_native(struct making *m, struct failure *f)
 static int send_go(struct making *m, struct failure *f)
 {
     char space[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec data = {"g", 1};
+    struct iovec data = {&m->s->address, sizeof m->s->address};
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &m->overlay, sizeof m->overlay);
-    return sendmsg(m->control, &message, MSG_NOSIGNAL) == 1 ? 0 : fail(f, "hand the root over");
+    return sendmsg(m->control, &message, MSG_NOSIGNAL) == (ssize_t)data.iov_len ? 0 : fail(f, "hand the root over");
 }
 
 /* The child's end closes when it becomes the guest; a message before that says what failed. */

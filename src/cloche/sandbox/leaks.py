@@ -35,11 +35,13 @@ _OWN_FILES = {
 
 
 def live_ids(settings: Settings) -> set[str]:
-    """Return the sandboxes that are alive or being made."""
+    """Return the sandboxes that are alive, or being made, and not abandoned by their owner."""
     alive = set()
     for folder in read_folders(settings.sandboxes_dir):
         info = folder.info()
         born = info.state is SandboxState.STARTING and time.time() - info.created_at < _BIRTH_S
+        if folder.abandoned:
+            continue
         if info.state is SandboxState.READY or (born and launch.lock_is_held(settings)):
             alive.add(folder.id)
     return alive
@@ -127,7 +129,7 @@ def _installation_leftovers(settings: Settings) -> Iterator[Leftover]:
             yield Leftover(kind="process", name=f"{resolver} (name server)")
         if network.plan(settings).table in tables():
             yield Leftover(kind="rule", name=network.plan(settings).table)
-    if (settings.run_dir / "spawner.sock").exists():
+    if not alive and (settings.run_dir / "spawner.sock").exists():
         yield Leftover(kind="file", name=str(settings.run_dir / "spawner.sock"))
 
 

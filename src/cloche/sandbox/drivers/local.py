@@ -16,7 +16,7 @@ from cloche.sandbox.drivers.runtime import Made, Runtime
 from cloche.sandbox.guest.connection import connect
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.native.finish import finish
-from cloche.sandbox.native.record import Folder, Record, boot_id, read_folder, read_folders
+from cloche.sandbox.native.record import Folder, Record, boot_id, read_folder, read_folders, this_process
 from cloche.sandbox.native.runtime import NativeRuntime
 from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import PreparedImage, SandboxSpec
@@ -33,7 +33,7 @@ class LocalDriver:
 
     async def create(self, spec: SandboxSpec, image: PreparedImage) -> Sandbox:
         """See :meth:`cloche.sandbox.driver.Driver.create`; raises EnvironmentUnusable as well."""
-        record = Record(spec=spec, image=image, created_at=time.time(), boot=boot_id())
+        record = Record(spec=spec, image=image, created_at=time.time(), boot=boot_id(), owner=this_process())
         made = await self._runtime.create(spec, image, record.dump())
         try:
             return await self._connect(record, made)

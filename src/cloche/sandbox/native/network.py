@@ -94,6 +94,7 @@ table inet {addresses.table} {{
     ip saddr != {addresses.pool} drop
     ip daddr @blocked reject with icmpx admin-prohibited
     oifname "{addresses.links}*" drop
+    tcp flags syn tcp option maxseg size set rt mtu
     accept
   }}
   chain to_sandbox {{

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,12 +38,17 @@ def boot_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What ``record.json`` holds. ``created_at`` is seconds since 1970."""
+    """What ``record.json`` holds. ``created_at`` is seconds since 1970.
+
+    ``owner`` is the pid and start time of the process that made it. A sandbox with a heartbeat limit belongs
+    to that process: once it is gone nobody sends heartbeats, and whoever cleans up need not wait.
+    """
 
     spec: SandboxSpec
     image: PreparedImage
     created_at: float
     boot: str
+    owner: tuple[int, int] | None = None
 
     def dump(self) -> bytes:
         """Return JSON."""
@@ -51,6 +57,7 @@ class Record:
             "version": VERSION,
             "created_at": self.created_at,
             "boot": self.boot,
+            "owner": self.owner,
             "spec": {
                 "id": spec.id,
                 "resources": dataclasses.asdict(spec.resources),
@@ -97,7 +104,18 @@ def parse(data: bytes) -> Record:
         image=PreparedImage(**image, config=ImageConfig(**config)),
         created_at=float(fields["created_at"]),
         boot=str(fields["boot"]),
+        owner=_owner(fields["owner"]),
     )
+
+
+def _owner(value: Any) -> tuple[int, int] | None:
+    return None if value is None else (int(value[0]), int(value[1]))
+
+
+def this_process() -> tuple[int, int]:
+    """Return what names the calling process for as long as the machine is up."""
+    pid = os.getpid()
+    return pid, process_start_time(pid) or 0
 
 
 def process_start_time(pid: int) -> int | None:
@@ -131,6 +149,15 @@ class Folder:
         if pid is None or process_start_time(pid) != self.native.get("start"):
             return None
         return pid
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether it belongs to a process that is gone."""
+        record = self.record
+        if record is None or record.owner is None or record.spec.lease.heartbeat_s is None:
+            return False
+        pid, start = record.owner
+        return process_start_time(pid) != start
 
     @property
     def reason(self) -> str:

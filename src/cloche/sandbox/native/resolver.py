@@ -1,0 +1,268 @@
+"""The name server of public networks: one process per installation, at the gateway's address.
+
+``python -m cloche.sandbox.native.resolver --listen ADDRESS --log FILE --links PREFIX --lock FILE``
+
+Forwards questions to the host's own name servers (``/etc/resolv.conf``), answers none that point into blocked ranges
+(an attacker's name must not lead to the host or a private network), and keeps a line per name in a log. There is no
+IPv6 way out of a sandbox, so AAAA questions get an empty answer. Started and ended by the spawner; should that have
+died it goes by itself once no sandbox has a link any more. Must never resolve from anything but the upstream servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import ipaddress
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO, cast
+
+import dns.asyncquery
+import dns.exception
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rdatatype
+import dns.resolver
+import dns.rrset
+
+from cloche.sandbox.native.network import BLOCKED
+
+_UPSTREAM_TIMEOUT_S = 4.0
+_UNDER_WAY_MAX = 512
+_TCP_IDLE_S = 10.0
+_UDP_BYTES_MAX = 1232
+_LOG_BYTES_MAX = 16 << 20
+_LOOK_S = 5.0
+_FREEBIND = 15  # IP_FREEBIND of linux/in.h: the address appears with the first link
+_BLOCKED = tuple(ipaddress.IPv4Network(text) for text in BLOCKED)
+
+
+def is_blocked(address: str) -> bool:
+    """Whether an A or AAAA record points where a sandbox may not go. All of IPv6 is such a place."""
+    parsed = ipaddress.ip_address(address)
+    return not isinstance(parsed, ipaddress.IPv4Address) or any(parsed in net for net in _BLOCKED)
+
+
+def without_blocked(answer: dns.message.Message) -> bool:
+    """Remove the addresses that may not be reached from an answer; return whether there were any."""
+    found = False
+    for section in (answer.answer, answer.additional):
+        kept: list[dns.rrset.RRset] = []
+        for rrset in section:
+            if rrset.rdtype in {dns.rdatatype.A, dns.rdatatype.AAAA}:
+                bad = [record for record in rrset if is_blocked(record.address)]
+                found = found or bool(bad)
+                for record in bad:
+                    rrset.discard(record)
+            if len(rrset) or rrset.rdtype == dns.rdatatype.OPT:
+                kept.append(rrset)
+        section[:] = kept
+    return found
+
+
+class NameLog:
+    """One JSON object per question; starts anew when it has grown too large."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def write(self, client: str, question: dns.rrset.RRset, status: str) -> None:
+        """Note who asked for what, and what became of it."""
+        if self._file.tell() > _LOG_BYTES_MAX:
+            self._file.seek(0)
+            self._file.truncate()
+        line = {
+            "time": round(time.time(), 3),
+            "client": client,
+            "name": question.name.to_text(omit_final_dot=True),
+            "type": dns.rdatatype.to_text(question.rdtype),
+            "status": status,
+        }
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+@dataclass
+class Resolver:
+    """Answers questions by asking the upstream servers."""
+
+    upstream: list[str]
+    log: NameLog
+    upstream_port: int = 53
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_UNDER_WAY_MAX))
+
+    async def answer(self, wire: bytes, client: str) -> bytes | None:
+        """Return the answer to one message as bytes, None for what is no question."""
+        try:
+            query = dns.message.from_wire(wire)
+        except dns.exception.DNSException:
+            return None
+        if query.flags & dns.flags.QR or len(query.question) != 1:
+            return None
+        async with self._room:
+            response, status = await self._respond(query)
+        self.log.write(client, query.question[0], status)
+        response.id = query.id
+        return response.to_wire()
+
+    async def _respond(self, query: dns.message.Message) -> tuple[dns.message.Message, str]:
+        if query.question[0].rdtype == dns.rdatatype.AAAA:
+            return dns.message.make_response(query, recursion_available=True), "no_ipv6"
+        upstream_answer = await self._ask(query)
+        if upstream_answer is None:
+            return _error(query, dns.rcode.SERVFAIL), "servfail"
+        if without_blocked(upstream_answer) and not upstream_answer.answer:
+            return _error(query, dns.rcode.REFUSED), "blocked"
+        return upstream_answer, dns.rcode.to_text(upstream_answer.rcode()).lower()
+
+    async def _ask(self, query: dns.message.Message) -> dns.message.Message | None:
+        for server in self.upstream:
+            try:
+                answer, _ = await dns.asyncquery.udp_with_fallback(
+                    query,
+                    server,
+                    timeout=_UPSTREAM_TIMEOUT_S,
+                    port=self.upstream_port,
+                    ignore_unexpected=True,
+                )
+            except (dns.exception.DNSException, OSError):
+                continue  # the next server may do better
+            return answer
+        return None
+
+
+def _error(query: dns.message.Message, code: dns.rcode.Rcode) -> dns.message.Message:
+    response = dns.message.make_response(query, recursion_available=True)
+    response.set_rcode(code)
+    return response
+
+
+class UdpServer(asyncio.DatagramProtocol):
+    """Questions by UDP; what is too long for a datagram is cut, and asked for again by TCP."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._transport: asyncio.DatagramTransport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast("asyncio.DatagramTransport", transport)  # 3.11's is none by class
+
+    def datagram_received(self, data: bytes, addr: tuple[str | int, int]) -> None:
+        """Answer one question, unless too many are under way: then it is dropped, and asked again."""
+        if len(self._tasks) >= _UNDER_WAY_MAX:
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(data, addr))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, data: bytes, address: tuple[str | int, int]) -> None:
+        wire = await self._resolver.answer(data, str(address[0]))
+        if wire is None or self._transport is None:
+            return
+        if len(wire) > _UDP_BYTES_MAX:
+            cut = dns.message.make_response(dns.message.from_wire(data), recursion_available=True)
+            cut.flags |= dns.flags.TC
+            wire = cut.to_wire()
+        self._transport.sendto(wire, address)
+
+
+async def serve_tcp(resolver: Resolver, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the questions of one TCP connection."""
+    client = str(writer.get_extra_info("peername")[0])
+    try:
+        with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                async with asyncio.timeout(_TCP_IDLE_S):
+                    size = int.from_bytes(await reader.readexactly(2), "big")
+                    wire = await resolver.answer(await reader.readexactly(size), client)
+                    if wire is None:
+                        return
+                    writer.write(len(wire).to_bytes(2, "big") + wire)
+                    await writer.drain()
+    finally:
+        writer.close()
+
+
+def upstream_servers() -> list[str]:
+    """Return the host's name servers."""
+    return [str(server) for server in dns.resolver.Resolver().nameservers]
+
+
+def _socket(address: str, kind: socket.SocketKind) -> socket.socket:
+    opened = socket.socket(socket.AF_INET, kind)
+    opened.setsockopt(socket.SOL_IP, _FREEBIND, 1)
+    if kind is socket.SOCK_STREAM:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    opened.bind((address, 53))
+    opened.setblocking(False)
+    return opened
+
+
+def _has_links(prefix: str, names: Iterable[str]) -> bool:
+    return any(name.startswith(prefix) for name in names)
+
+
+async def wait_until_alone(links: str, lock: Path) -> None:
+    """Return when neither a spawner nor a sandbox with a network is left."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        if _has_links(links, os.listdir("/sys/class/net")):
+            continue
+        with lock.open() as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+        return
+
+
+async def serve(listen: str, log: Path, links: str, lock: Path) -> None:
+    """Serve until told to stop, or until nobody is left to serve."""
+    loop = asyncio.get_running_loop()
+    resolver = Resolver(upstream_servers(), NameLog(log))
+    transport, _ = await loop.create_datagram_endpoint(
+        lambda: UdpServer(resolver), sock=_socket(listen, socket.SOCK_DGRAM)
+    )
+    server = await asyncio.start_server(
+        lambda reader, writer: serve_tcp(resolver, reader, writer), sock=_socket(listen, socket.SOCK_STREAM)
+    )
+    alone = asyncio.ensure_future(wait_until_alone(links, lock))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, alone.cancel)
+    os.write(1, b"+")  # the spawner waits for this
+    with contextlib.suppress(asyncio.CancelledError):
+        await alone
+    transport.close()
+    server.close()
+    resolver.log.close()
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(description="name server of cloche's public networks")
+    parser.add_argument("--listen", required=True)
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--links", required=True)
+    parser.add_argument("--lock", type=Path, required=True)
+    options = parser.parse_args()
+    asyncio.run(serve(options.listen, options.log, options.links, options.lock))
+
+
+if __name__ == "__main__":
+    main()
