@@ -32,7 +32,7 @@ _FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "task",
-        "digest encoding invalid link_cycle no_image no_instruction no_verifier path_escape range toml "
+        "digest encoding invalid link_cycle name no_image no_instruction no_verifier path_escape range toml "
         "too_large type unreadable value",
         "the task cannot be understood",
         "BadRequestError",
@@ -77,6 +77,7 @@ def _infra_rows() -> Iterator[FailureKind]:
         ),
         ("infra/sandbox_lost", "the sandbox ended before its work did", "SandboxUnavailableError"),
         ("infra/transport", "the connection to the sandbox failed", "SandboxUnavailableError"),
+        ("infra/protocol", "the guest broke the protocol", "SandboxUnavailableError"),
         ("infra/request_timeout", "a request to the sandbox was not answered", "SandboxRequestTimeoutError"),
         ("infra/agent_setup", "the agent could not be prepared in the sandbox", "AgentSetupTimeoutError"),
         ("infra/agent_setup_timeout", "preparing the agent took too long", "AgentSetupTimeoutError"),
@@ -252,7 +253,8 @@ def classify(error: BaseException) -> Failure:
     """
     cause = first_cause(error)
     kind = _kind(cause)
-    message = " ".join(str(cause).split()) or type(cause).__name__
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    message = lines[0] if lines else type(cause).__name__
     if kind is UNKNOWN:
         message = f"{type(cause).__name__}: {message}"
     detail = "".join(traceback.format_exception(error))[-DETAIL_LIMIT_CHARS:]
