@@ -15,6 +15,7 @@ import json
 import os
 import shlex
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,18 +130,27 @@ class Buildah:
         """
         if len(manifest.layers) != 1:
             raise ImageError(f"image {manifest.digest} has lost its build; build it again")
-        folder = self.work / "base"
-        folder.mkdir()
-        (folder / ".cloche-base").write_text(manifest.digest + "\n")
-        (folder / "Dockerfile").write_text(_base_dockerfile(manifest.config))
-        identity = self.work / "base-id"
-        arguments = [*self.build_arguments(), "--layers=false", "--timestamp", "0", "--quiet"]
-        arguments += ["--iidfile", str(identity), str(folder)]
-        await self.output(*arguments)
-        image_id = identity.read_text().strip().removeprefix("sha256:")
-        layer = self.layers(image_id)[-1]
+        with tempfile.TemporaryDirectory(dir=self.work) as folder:
+            (Path(folder) / ".cloche-base").write_text(manifest.digest + "\n")
+            (Path(folder) / "Dockerfile").write_text(base_dockerfile(manifest.config))
+            made = await self._build_small(folder)
+        layer = self.layers(made)[-1]
         self._replace(self.root / "overlay" / layer.id / "diff", self._state_dir / manifest.layers[0].path)
-        await self.output("tag", image_id, reference(manifest.digest))
+        await self.output("tag", made, reference(manifest.digest))
+
+    async def add_workdir(self, identity: str) -> str:
+        """Return the id of the same image with its working folder made, as Docker does; needs no shell."""
+        with tempfile.TemporaryDirectory(dir=self.work) as folder:
+            (Path(folder) / "empty").mkdir()
+            (Path(folder) / "Dockerfile").write_text(f"FROM {identity}\nCOPY empty/ ./\n")
+            return await self._build_small(folder)
+
+    async def _build_small(self, folder: str) -> str:
+        """Build a Dockerfile of ours in one layer; return the image's id."""
+        identity = Path(folder) / "id"
+        arguments = [*self.build_arguments(), "--layers=false", "--timestamp", "0", "--quiet", "--force-rm"]
+        await self.output(*arguments, "--iidfile", str(identity), folder)
+        return image_id(identity)
 
     def _replace(self, diff: Path, layer: Path) -> None:
         """Put a symlink to our layer where buildah keeps its own; buildah wants it absolute."""
@@ -150,11 +160,11 @@ class Buildah:
 
     # --- what was built ---
 
-    def layers(self, image_id: str) -> list[StoredLayer]:
+    def layers(self, identity: str) -> list[StoredLayer]:
         """Return the layers of an image, the lowest first, from the storage's own records."""
-        image = next((item for item in self._images() if item["id"] == image_id), None)
+        image = next((item for item in self._images() if item["id"] == identity), None)
         if image is None:
-            raise ImageError(f"buildah's storage does not know the image {image_id} that it just made")
+            raise ImageError(f"buildah's storage does not know the image {identity} that it just made")
         rows = {row["id"]: row for row in read_json(self.root / "overlay-layers" / "layers.json") or ()}
         found = []
         layer_id = image.get("layer", "")
@@ -166,19 +176,19 @@ class Buildah:
             layer_id = row.get("parent", "")
         return found[::-1]
 
-    def manifest(self, image_id: str, config: ImageConfig, known: dict[str, Layer]) -> Manifest:
+    def manifest(self, identity: str, config: ImageConfig, known: dict[str, Layer]) -> Manifest:
         """Return the manifest of a built image. ``known`` has our own layers by their path."""
         layers = []
-        for stored in self.layers(image_id):
+        for stored in self.layers(identity):
             diff = self.root / "overlay" / stored.id / "diff"
             path = os.path.relpath(diff.resolve() if diff.is_symlink() else diff, self._state_dir.resolve())
             built = Layer(digest=stored.digest, path=path, size_bytes=stored.size_bytes)
             layers.append(known.get(path, built))
         return Manifest(layers=tuple(layers), config=config)
 
-    async def config(self, image_id: str) -> ImageConfig:
+    async def config(self, identity: str) -> ImageConfig:
         """Return how the image wants its processes run."""
-        inspected = json.loads(await self.output("inspect", "--type", "image", image_id))
+        inspected = json.loads(await self.output("inspect", "--type", "image", identity))
         return config_from_oci(inspected["OCIv1"].get("config") or {})
 
     def _images(self) -> list[dict[str, Any]]:
@@ -211,19 +221,25 @@ class Buildah:
             await self.output("rm", *ids)
 
 
+def image_id(identity: Path) -> str:
+    """Return the image's id from the file that ``--iidfile`` made."""
+    return identity.read_text().strip().removeprefix("sha256:")
+
+
 def config_from_oci(config: dict[str, Any]) -> ImageConfig:
     """Read an OCI image configuration (image-spec, config.md)."""
     env = dict(item.partition("=")[::2] for item in config.get("Env") or ())
     return ImageConfig(
         env=env,
         user=config.get("User") or "",
-        workdir=config.get("WorkingDir") or "/",
+        workdir=os.path.normpath(config.get("WorkingDir") or "/"),
         entrypoint=tuple(config.get("Entrypoint") or ()),
         cmd=tuple(config.get("Cmd") or ()),
     )
 
 
-def _base_dockerfile(config: ImageConfig) -> str:
+def base_dockerfile(config: ImageConfig) -> str:
+    """Return a Dockerfile that makes a layer with the marker and this configuration, expanding nothing."""
     lines = ["FROM scratch", "COPY .cloche-base /.cloche-base"]
     lines += [f"ENV {name}={_quoted(value)}" for name, value in config.env.items()]
     if config.user:

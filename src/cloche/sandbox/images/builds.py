@@ -24,7 +24,7 @@ from typing import Any
 
 from cloche.core.errors import ImageError, InvalidInput, NotFound
 from cloche.sandbox.images import names
-from cloche.sandbox.images.buildah import Buildah, reference
+from cloche.sandbox.images.buildah import Buildah, image_id, reference
 from cloche.sandbox.images.context import IgnoreRules, context_digest, ignore_file
 from cloche.sandbox.images.digest import walk
 from cloche.sandbox.images.disk import private_folder, read_json, try_locked, waiting_lock, write_json
@@ -217,13 +217,28 @@ async def _run_build(
         raise failure(what, log) from None
     if status != 0:
         raise failure(f"building {plan.dockerfile} failed", log)
-    image_id = identity.read_text().strip().removeprefix("sha256:")
-    manifest = tool.manifest(image_id, await tool.config(image_id), known)
+    made = image_id(identity)
+    config = await tool.config(made)
+    manifest = tool.manifest(made, config, known)
+    if not _has_folder(store.settings.state_dir, manifest, config.workdir):
+        made = await tool.add_workdir(made)
+        manifest = tool.manifest(made, config, known)
     await asyncio.to_thread(check_layers, store.settings.state_dir, manifest)
     if tool.has(manifest.digest):
         return store.manifest(manifest.digest) or manifest
-    await tool.output("tag", image_id, reference(manifest.digest))
+    await tool.output("tag", made, reference(manifest.digest))
     return manifest
+
+
+def _has_folder(state_dir: Path, manifest: Manifest, path: str) -> bool:
+    """Whether a layer has this folder; a symlink on the way counts as no, which costs a step and no harm."""
+    parts = Path(path).parts[1:]
+    for layer in manifest.layers:
+        place = state_dir / layer.path
+        steps = [place.joinpath(*parts[: length + 1]) for length in range(len(parts))]
+        if all(step.is_dir() and not step.is_symlink() for step in steps):
+            return True
+    return False
 
 
 async def _prepare_base(store: ImageStore, tool: Buildah, record: NameRecord) -> dict[str, Layer]:
@@ -287,3 +302,6 @@ async def collect(store: ImageStore) -> None:
             if gone:
                 await tool.output("rmi", "--force", *gone)
             await tool.output("rmi", "--prune", "--force")
+        for path in (store.root / "builds").glob("*.json"):
+            if read_json(path)["digest"] not in kept:
+                path.unlink()

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,29 +109,42 @@ class Staging:
         if not self._shared:
             private_folder(self._parent)
         path = self._parent / new_id(self._prefix + purpose)
-        path.mkdir(mode=0o700)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with self._parent_locked():  # between making and locking it, it must not look like a dead one's
+            path.mkdir(mode=0o700)
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
             yield path
         finally:
+            shutil.rmtree(path)
             os.close(descriptor)
-            if path.exists():
-                shutil.rmtree(path)
 
-    def sweep(self, before: Callable[[Path], None] = lambda _: None) -> list[Path]:
-        """Remove what dead processes left; ``before`` is called with each folder first."""
-        removed = []
-        for path in sorted(self._parent.glob(f"{self._prefix}*")) if self._parent.is_dir() else []:
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            except FileNotFoundError:
-                continue  # its owner has just finished
-            try:
-                if _try_flock(descriptor, fcntl.LOCK_EX):
-                    before(path)
-                    shutil.rmtree(path, ignore_errors=True)
-                    removed.append(path)
-            finally:
-                os.close(descriptor)
-        return removed
+    def sweep(self) -> list[Path]:
+        """Remove what dead processes left, and return it."""
+        if not self._parent.is_dir():
+            return []
+        with self._parent_locked():
+            return [path for path in sorted(self._parent.glob(f"{self._prefix}*")) if _remove_dead(path)]
+
+    @contextmanager
+    def _parent_locked(self) -> Iterator[None]:
+        descriptor = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _remove_dead(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return False  # its owner has just finished
+    try:
+        dead = _try_flock(descriptor, fcntl.LOCK_EX)
+        if dead:
+            shutil.rmtree(path, ignore_errors=True)
+        return dead
+    finally:
+        os.close(descriptor)

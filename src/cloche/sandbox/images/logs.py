@@ -13,6 +13,8 @@ SHOWN_LINES = 15
 SHOWN_BYTES = 8192
 SHOWN_COLUMNS = 300
 
+_NOISE = "unshare: "  # how our own wrapper takes the end of a build
+
 
 def new_log(root: Path, prefix: str) -> Path:
     """Return the path of a new log below ``root``; the oldest ones go when there are too many."""
@@ -30,7 +32,7 @@ def last_lines(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - SHOWN_BYTES))
         text = file.read().decode("utf-8", "replace")
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith(_NOISE)]
     return "\n".join(f"  {line[:SHOWN_COLUMNS]}" for line in lines[-SHOWN_LINES:])
 
 
