@@ -221,7 +221,7 @@ async def _read_stream(response: aiohttp.ClientResponse, builder: AnswerBuilder)
         async for piece in response.content.iter_any():
             for event in decoder.feed(piece):
                 done = done or event.strip() == "[DONE]"
-                if not done:
+                if not done and event.strip():
                     builder.add_chunk(_json(event))
             if done:
                 break

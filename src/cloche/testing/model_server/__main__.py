@@ -39,32 +39,43 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 async def _run_command(command: Sequence[str], base_url: str) -> int:
     """Run it to its end. What asks us to stop is passed on: a Ctrl-C reaches it from the terminal anyway."""
-    loop = asyncio.get_running_loop()
+    stop = _stop_event(signal.SIGTERM)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
     environment = {**os.environ, "MODEL_BASE_URL": base_url, "MODEL_API_KEY": "unused"}
     process = await asyncio.create_subprocess_exec(*command, env=environment)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
-    loop.add_signal_handler(signal.SIGTERM, process.terminate)
+
+    async def pass_on() -> None:
+        await stop.wait()
+        process.terminate()
+
+    passing_on = asyncio.create_task(pass_on())
     status = await process.wait()
+    passing_on.cancel()
     return status if status >= 0 else 128 - status
 
 
-async def _serve_until_stopped() -> int:
+def _stop_event(*numbers: signal.Signals) -> asyncio.Event:
+    """Return an event that is set by any of these signals."""
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
-    return 0
+    return stop
 
 
 async def serve(options: argparse.Namespace, command: Sequence[str]) -> int:
     """Serve until the command ends or a signal comes; return the exit status. Raises ClocheError, OSError."""
     scripts = load_scripts(options.scripts)
     async with ScriptedModelServer(scripts, host=options.host, port=options.port) as server:
+        stop = asyncio.Event() if command else _stop_event(signal.SIGINT, signal.SIGTERM)
         # standard output is the command's where there is one
         stream = sys.stderr if command else sys.stdout
         stream.write(f"scripted models at {server.base_url}\n")
         stream.flush()
-        status = await (_run_command(command, server.base_url) if command else _serve_until_stopped())
+        if command:
+            status = await _run_command(command, server.base_url)
+        else:
+            await stop.wait()
+            status = 0
         ledger = server.ledger.as_dict()
     if options.ledger is not None:
         options.ledger.write_text(json.dumps(ledger, indent=2) + "\n")

@@ -71,7 +71,7 @@ class Delivery:
 
     def _refuse(self, fault: Fault) -> web.Response:
         self._note(fault.status)
-        headers = {} if fault.retry_after_s is None else {"Retry-After": str(fault.retry_after_s)}
+        headers = {} if fault.retry_after_s is None else {"Retry-After": _header(fault.retry_after_s)}
         value = wire.error_object(fault.message, fault.error_code)
         return web.json_response(value, status=fault.status, headers=headers)
 
@@ -168,3 +168,7 @@ class Delivery:
 
 async def _event(response: web.StreamResponse, data: str) -> None:
     await response.write(f"data: {data}\n\n".encode())
+
+
+def _header(retry_after: float | str) -> str:
+    return retry_after if isinstance(retry_after, str) else f"{retry_after:g}"
