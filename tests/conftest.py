@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,10 @@ settings.load_profile("default")
 
 def _children() -> set[int]:
     """Return the pids whose parent is this process, zombies too."""
-    found = set()
+    found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        found |= {int(pid) for pid in (task / "children").read_text().split()}
+        with contextlib.suppress(FileNotFoundError):  # a thread may end while we look
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
     return found
 
 

@@ -46,6 +46,7 @@ class Cli:
 def _rootfs(folder: Path) -> Path:
     busybox = shutil.which("busybox")
     assert busybox, "the package busybox-static is part of the test set-up"
+    folder.chmod(0o755)  # pytest makes its folders 0700, and an image's root keeps its mode
     for name in ("bin", "etc", "tmp", "root", "home/ann"):
         (folder / name).mkdir(parents=True)
     shutil.copy(busybox, folder / "bin" / "busybox")

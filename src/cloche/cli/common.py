@@ -27,7 +27,7 @@ def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
         raise click.exceptions.Abort from None
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """A number of bytes: ``512m``, ``2g``, ``2GiB``; units are powers of 1024."""
 
     name = "size"
@@ -42,7 +42,7 @@ class Size(click.ParamType):
         return int(float(match[1]) * _UNITS[match[2]])
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """A time: ``90``, ``90s``, ``15m``, ``2h``, ``1d``."""
 
     name = "time"

@@ -39,29 +39,30 @@ def _raw(descriptor: int) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, saved)
 
 
-async def _pass_input(process: Process) -> None:
-    """Send standard input to the command until it ends; a file or pipe is read in a thread."""
+async def _readable(descriptor: int) -> None:
+    """Wait until a read will not block; a plain file cannot be watched and never blocks."""
     loop = asyncio.get_running_loop()
-    descriptor = sys.stdin.fileno()
     ready = asyncio.Event()
-    watching = True
     try:
         loop.add_reader(descriptor, ready.set)
-    except PermissionError:  # a plain file cannot be watched and is always ready
-        watching = False
+    except PermissionError:
+        return
     try:
-        while True:
-            if watching:
-                await ready.wait()
-                ready.clear()
-            data = os.read(descriptor, _CHUNK_BYTES)
-            if not data:
-                await process.close_stdin()
-                return
-            await process.write(data)
+        await ready.wait()
     finally:
-        if watching:
-            loop.remove_reader(descriptor)
+        loop.remove_reader(descriptor)
+
+
+async def _pass_input(process: Process) -> None:
+    """Send standard input to the command until it ends."""
+    descriptor = sys.stdin.fileno()
+    while True:
+        await _readable(descriptor)
+        data = os.read(descriptor, _CHUNK_BYTES)
+        if not data:
+            await process.close_stdin()
+            return
+        await process.write(data)
 
 
 async def _pass_output(process: Process, stream: str, descriptor: int) -> None:

@@ -60,9 +60,6 @@ class Driver(Protocol):
     async def attach(self, sandbox_id: str) -> Sandbox:
         """Connect to a live sandbox made by anyone. Raises NotFound or SandboxLost."""
 
-    async def list(self) -> list[SandboxInfo]:
-        """Every sandbox of this installation that is alive or not yet cleaned up."""
-
     async def delete(self, sandbox_id: str) -> bool:
         """End it and leave nothing; return once all is gone. False if there was nothing of that id."""
 
@@ -74,3 +71,7 @@ class Driver(Protocol):
 
     async def close(self) -> None:
         """Let go of connections. Ends no sandbox."""
+
+    # stands last: in a class body the name `list` means this method from here on
+    async def list(self) -> list[SandboxInfo]:
+        """Every sandbox of this installation that is alive or not yet cleaned up."""
