@@ -16,8 +16,8 @@
 #define CONNECTIONS_MAX 64
 #define STREAMS_PER_CONNECTION_MAX 4096
 #define RUNNING_MAX 4096
-#define REMEMBERED_MAX 4096            /* ended commands whose record is kept */
-#define REMEMBERED_BYTES_MAX (32u << 20) /* memory of the output of ended commands */
+#define REMEMBERED_MAX 1024            /* ended commands whose record is kept */
+#define REMEMBERED_BYTES_MAX (16u << 20) /* memory of the output of ended commands */
 
 struct options {
     int listen_fd; /* -1: none */

@@ -119,6 +119,28 @@ ssize_t log_read_spill(const struct log *log, uint64_t offset, unsigned char *to
 
 size_t log_memory_bytes(const struct log *log) { return log->head_capacity + log->tail_capacity; }
 
+static void trim(unsigned char **block, size_t *capacity, size_t used)
+{
+    if (used == 0) {
+        free(*block);
+        *block = NULL;
+        *capacity = 0;
+    } else if (used < *capacity) {
+        unsigned char *smaller = realloc(*block, used);
+        *block = smaller != NULL ? smaller : *block;
+        *capacity = smaller != NULL ? used : *capacity;
+    }
+}
+
+void log_close(struct log *log)
+{
+    uint64_t beyond = log->total - log->head_bytes;
+    trim(&log->head, &log->head_capacity, log->head_bytes);
+    if (beyond < log->tail_capacity) /* else the ring is full, and its layout stands */
+        trim(&log->tail, &log->tail_capacity, (size_t)beyond);
+    log->closed = true;
+}
+
 void log_drop(struct log *log)
 {
     free(log->head);

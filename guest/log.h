@@ -38,6 +38,8 @@ size_t log_view(const struct log *log, uint64_t offset, const unsigned char **by
 /* Whether offset can be read from the spill file, and reading it. */
 bool log_spilled(const struct log *log, uint64_t offset);
 ssize_t log_read_spill(const struct log *log, uint64_t offset, unsigned char *to, size_t n);
+/* No more bytes will come: give back the memory that was not used. */
+void log_close(struct log *log);
 size_t log_memory_bytes(const struct log *log);
 /* Give memory and file back; the total stays known. */
 void log_drop(struct log *log);

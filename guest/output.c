@@ -116,7 +116,7 @@ void output_let_go(struct command *c)
 {
     for (int which = 0; which < 2; which++) {
         let_go(&c->outputs[which].source, c->terminal_fd >= 0);
-        c->logs[which].closed = true;
+        log_close(&c->logs[which]);
     }
     c->terminal_fd = -1;
 }
