@@ -16,19 +16,26 @@ def _tree(root: type[ClocheError]) -> Iterator[type[ClocheError]]:
         yield from _tree(child)
 
 
-def test_every_error_has_a_stable_code_and_a_default_message() -> None:
+_OWN = [kind for kind in _tree(ClocheError) if kind.__module__ == errors.__name__]
+
+
+def test_every_error_has_a_stable_code_and_says_what_it_is() -> None:
     for kind in _tree(ClocheError):
         area, slash, name = kind.code.partition("/")
         assert slash, kind
         assert area.isidentifier(), kind
         assert name.replace("_", "").isalnum(), kind
-        assert kind().message, kind
-        assert "\n" not in kind().message, kind
+        assert (kind.__doc__ or "").strip(), kind
+
+
+def test_the_default_message_is_one_line() -> None:
+    for kind in _OWN:
+        assert kind().message
+        assert "\n" not in kind().message
 
 
 def test_codes_are_unique_within_the_module() -> None:
-    own = [kind for kind in _tree(ClocheError) if kind.__module__ == errors.__name__]
-    codes = [kind.code for kind in own]
+    codes = [kind.code for kind in _OWN]
     assert len(codes) == len(set(codes))
 
 
@@ -54,6 +61,5 @@ def test_exit_codes_are_the_documented_ones() -> None:
 
 def test_the_tree_in_the_docstring_is_the_real_one() -> None:
     drawn = errors.__doc__ or ""
-    for kind in _tree(ClocheError):
-        if kind.__module__ == errors.__name__:
-            assert kind.__name__ in drawn
+    for kind in _OWN:
+        assert kind.__name__ in drawn
