@@ -74,7 +74,8 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Write JSON, indented by two, that a strict reader accepts: no NaN, no lone surrogates."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, text.encode("utf-8", "backslashreplace") + b"\n", durable=durable)
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    write_bytes(path, whole.encode() + b"\n", durable=durable)
 
 
 def read_json(path: Path) -> Any:
