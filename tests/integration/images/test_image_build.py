@@ -43,7 +43,7 @@ async def test_what_a_dockerfile_says_is_what_an_image_has(
         RUN echo "$BASE" > /base && chmod 4755 /base
         ENV TWO=2 THREE="a b"
         USER joe
-        WORKDIR /home/work
+        WORKDIR /srv/site
         ENTRYPOINT ["sh", "-c"]
         CMD ["echo hello"]
         """,
@@ -53,7 +53,7 @@ async def test_what_a_dockerfile_says_is_what_an_image_has(
     assert image.origin == "built"
     assert image.name == "made:1"
     assert image.config.user == "joe"
-    assert image.config.workdir == "/home/work"
+    assert image.config.workdir == "/srv/site"
     assert image.config.entrypoint == ("sh", "-c")
     assert image.config.cmd == ("echo hello",)
     assert image.config.env["TWO"] == "2"
@@ -65,7 +65,7 @@ async def test_what_a_dockerfile_says_is_what_an_image_has(
         assert (root / "base").read_text() == 'a $HOME "b" \\c\n'
         assert stat.S_IMODE((root / "base").stat().st_mode) == 0o4755
         assert (root / "etc" / "motd").read_text() == "welcome\n"
-        assert (root / "home" / "work").is_dir()
+        assert (root / "srv" / "site").is_dir()
         assert not (root / ".cloche-base").exists()
 
 
