@@ -1,7 +1,7 @@
-"""pytest fixtures for tests with real sandboxes: folders, an image, a driver, and a look for what is left behind.
+"""pytest fixtures for tests with real sandboxes: folders, an image, a driver, and a look for leftovers.
 
-Import them in a ``conftest.py``. They need root and a static busybox. Must never touch another installation's
-sandboxes.
+Import them in a ``conftest.py``. They need root and a static busybox. Must never touch another
+installation's sandboxes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ async def settings() -> AsyncIterator[Settings]:
         yield own
         await stop_spawner(own)
         left = [*is_clean(own), *processes_of(own)]
-        assert not left, f"left behind by the session: {left}"
+        if left:
+            pytest.fail(f"left behind by the session: {left}")
     finally:
         shutil.rmtree(base)
 
@@ -124,7 +125,7 @@ def nothing_is_left(settings: Settings) -> Iterator[None]:
     left = is_clean(settings)
     if left:  # do not let it fail the next test too
         reap_all(settings)
-    assert not left, f"left behind: {left}"
+        pytest.fail(f"left behind: {left}")
 
 
 def reap_all(settings: Settings) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import cloche
 from cloche.core.errors import EnvironmentUnusable, InfraError
 from cloche.sandbox import binaries
-from cloche.sandbox.native import network, seccomp
+from cloche.sandbox.native import host, network, seccomp
 from cloche.sandbox.settings import Settings
 
 _ALREADY_RUNS = 75
@@ -34,18 +34,6 @@ def prepare_folders(settings: Settings) -> None:
         raise EnvironmentUnusable(
             f"no right to use {error.filename}", hint="run the command as root"
         ) from error
-
-
-def _check() -> None:
-    if os.geteuid() != 0:
-        raise EnvironmentUnusable("the native runtime needs root", hint="run the command as root")
-    if "\toverlay\n" not in Path("/proc/filesystems").read_text():
-        raise EnvironmentUnusable("this kernel has no overlay file system", hint="modprobe overlay")
-    limit = Path("/proc/sys/user/max_user_namespaces")
-    if not limit.exists() or int(limit.read_text()) == 0:
-        raise EnvironmentUnusable(
-            "user namespaces are switched off", hint="sysctl -w user.max_user_namespaces=65536"
-        )
 
 
 def _arguments(settings: Settings) -> list[str]:
@@ -76,13 +64,6 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _filter() -> bytes:
-    try:
-        return seccomp.program(platform.machine())
-    except KeyError as error:
-        raise EnvironmentUnusable(f"sandboxes are not supported on {platform.machine()}") from error
-
-
 async def start(settings: Settings) -> bool:
     """Start the spawner and return True once it listens; False when one runs or is ending already.
 
@@ -97,7 +78,7 @@ async def start(settings: Settings) -> bool:
         env=_environment(),
         cwd="/",
     )
-    _, said = await process.communicate(_filter())
+    _, said = await process.communicate(seccomp.program(platform.machine()))
     if process.returncode == _ALREADY_RUNS:
         return False
     if process.returncode != 0:
@@ -111,7 +92,7 @@ async def start(settings: Settings) -> bool:
 
 
 def _prepare(settings: Settings) -> None:
-    _check()
+    host.check()
     try:
         prepare_folders(settings)
         network.write_rules(settings)

@@ -2,10 +2,11 @@
 
 ``python -m cloche.sandbox.native.resolver --listen ADDRESS --log FILE --links PREFIX --lock FILE``
 
-Forwards questions to the host's own name servers (``/etc/resolv.conf``), answers none that point into blocked ranges
-(an attacker's name must not lead to the host or a private network), and keeps a line per name in a log. There is no
-IPv6 way out of a sandbox, so AAAA questions get an empty answer. Started and ended by the spawner; should that have
-died it goes by itself once no sandbox has a link any more. Must never resolve from anything but the upstream servers.
+Forwards questions to the host's own name servers (``/etc/resolv.conf``), answers none that point into
+blocked ranges (an attacker's name must not lead to the host or a private network), and keeps a line per
+name in a log. There is no IPv6 way out of a sandbox, so AAAA questions get an empty answer. Started and
+ended by the spawner; should that have died it goes by itself once no sandbox has a link any more. Must
+never resolve from anything but the upstream servers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO, cast
@@ -62,7 +62,7 @@ def without_blocked(answer: dns.message.Message) -> bool:
                 bad = [record for record in rrset if is_blocked(record.address)]
                 found = found or bool(bad)
                 for record in bad:
-                    rrset.discard(record)
+                    rrset.discard(record)  # type: ignore[no-untyped-call]
             if len(rrset) or rrset.rdtype == dns.rdatatype.OPT:
                 kept.append(rrset)
         section[:] = kept
@@ -214,15 +214,16 @@ def _socket(address: str, kind: socket.SocketKind) -> socket.socket:
     return opened
 
 
-def _has_links(prefix: str, names: Iterable[str]) -> bool:
-    return any(name.startswith(prefix) for name in names)
+def has_links(prefix: str, folder: Path = Path("/sys/class/net")) -> bool:
+    """Whether a link of that prefix is there."""
+    return any(path.name.startswith(prefix) for path in folder.iterdir())
 
 
 async def wait_until_alone(links: str, lock: Path) -> None:
     """Return when neither a spawner nor a sandbox with a network is left."""
     while True:
         await asyncio.sleep(_LOOK_S)
-        if _has_links(links, os.listdir("/sys/class/net")):
+        if has_links(links):
             continue
         with lock.open() as held:
             try:
