@@ -23,6 +23,10 @@ def _store() -> ImageStore:
     return ImageStore(Settings())
 
 
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
 def _show(image: PreparedImage) -> None:
     click.echo(f"{image.name}  {image.origin}", err=True)
     click.echo(image.digest)
@@ -68,10 +72,7 @@ def bootstrap(release: str, packages: tuple[str, ...], name: str | None, timeout
     """
     from cloche.sandbox.images.debian import bootstrap as make
 
-    def say(text: str) -> None:
-        click.echo(text, err=True)
-
-    _show(run_async(make(_store(), release, packages, name=name, timeout_s=timeout, say=say)))
+    _show(run_async(make(_store(), release, packages, name=name, timeout_s=timeout, say=_say)))
 
 
 @image.command()
@@ -89,7 +90,11 @@ def build(
     from cloche.sandbox.images.builds import build as make
 
     arguments = parse_pairs(build_arg, "--build-arg")
-    _show(run_async(make(_store(), context, dockerfile, name=name, build_args=arguments, timeout_s=timeout)))
+    _show(
+        run_async(
+            make(_store(), context, dockerfile, name=name, build_args=arguments, timeout_s=timeout, say=_say)
+        )
+    )
 
 
 @image.command()

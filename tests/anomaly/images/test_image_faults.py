@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from cloche.sandbox.images import ImageStore, bootstrap, build, collect, tool_st
 from cloche.sandbox.images import debian as debian_module
 from cloche.sandbox.images import tools as tools_module
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import PreparedImage
+from cloche.sandbox.spec import ImageConfig, PreparedImage
 
 BUILT_STEP = "RUN echo starting; sleep 1000 & setsid sleep 1000 & sleep 1000"
 
@@ -248,6 +249,29 @@ def test_a_full_disk_ends_an_import_and_leaves_nothing(
     assert store.import_dir(small, "small").layers[0].is_dir()
 
 
+@pytest.fixture
+def tight_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 16 megabytes: enough for the base image and for buildah."""
+    place = tmp_path / "tight"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.fault("disk-full-build")
+async def test_a_full_disk_ends_a_build_and_says_what_to_do(
+    tight_disk: Path, rootfs: Path, tmp_path: Path
+) -> None:
+    store = ImageStore(Settings(state_dir=tight_disk / "state", run_dir=tmp_path / "run"))
+    store.import_dir(rootfs, "base:1", config=ImageConfig(env={"PATH": "/bin"}))
+    with pytest.raises(ImageError, match=r"(?i)no space left") as caught:
+        await build(store, context(tmp_path, "FROM base:1\nRUN cat /dev/zero > /big\n"))
+    assert "CLOCHE_STATE_DIR" in str(caught.value.hint)
+    nothing_is_left(store)
+    assert (await build(store, context(tmp_path, "FROM base:1\nRUN echo x > /small\n"))).origin == "built"
+
+
 @pytest.mark.fault("buildah-missing")
 async def test_a_missing_buildah_is_said_with_what_to_install(
     store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -367,3 +391,28 @@ async def test_without_a_cache_it_works_and_says_so(
     image = await bootstrap(store, "debian:12", say=said.append)
     assert image.origin == "bootstrapped"
     assert any("nothing will be cached" in line for line in said)
+
+
+async def test_a_cancelled_import_ends_before_the_cancellation_is_passed_on(
+    store: ImageStore, fake_mmdebstrap: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_mmdebstrap("exit 0\n")
+    began, ended = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(*_: object, check: Callable[[], None], **__: object) -> None:
+        loop.call_soon_threadsafe(began.set)
+        try:
+            while not ended.wait(0.01):
+                check()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(store, "import_tar", slow)
+    task = asyncio.ensure_future(bootstrap(store, "debian:12"))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+    nothing_is_left(store)

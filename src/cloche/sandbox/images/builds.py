@@ -11,13 +11,13 @@ cancelled or took too long.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import hashlib
 import json
 import os
 import stat
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,11 @@ from cloche.sandbox.images.context import IgnoreRules, context_digest, ignore_fi
 from cloche.sandbox.images.digest import walk
 from cloche.sandbox.images.disk import private_folder, read_json, try_locked, waiting_lock, write_json
 from cloche.sandbox.images.dockerfile import base_images
-from cloche.sandbox.images.logs import failure, new_log
+from cloche.sandbox.images.logs import failure, last_lines, new_log
 from cloche.sandbox.images.records import Layer, Manifest, NameRecord
 from cloche.sandbox.images.store import ImageStore
-from cloche.sandbox.images.tools import require, tool_status
-from cloche.sandbox.images.tree import SANDBOX_IDS
+from cloche.sandbox.images.tools import require, to_the_end, tool_status
+from cloche.sandbox.images.tree import FULL_DISK_HINT, SANDBOX_IDS
 from cloche.sandbox.spec import PreparedImage
 
 RECIPE = 1  # raise it when the way of building changes what comes out
@@ -75,12 +75,14 @@ async def build(
     name: str | None = None,
     build_args: Mapping[str, str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    say: Callable[[str], None] = lambda _: None,
 ) -> PreparedImage:
     """Build ``dockerfile`` (default ``context/Dockerfile``), or return what the same content gave before.
 
-    ``name`` defaults to ``build:`` and the build's key. Raises InvalidInput for what cannot be read,
-    EnvironmentUnusable without root or buildah, and ImageError: a base image that is not here (named), a
-    step that fails or a time-out (the end of the log is shown, all of it is kept at the error's ``where``).
+    ``name`` defaults to ``build:`` and the build's key; ``say`` gets a line when building begins. Raises
+    InvalidInput for what cannot be read, EnvironmentUnusable without root or buildah, and ImageError: a base
+    image that is not here (named), a step that fails or a time-out (the end of the log is shown, all of it
+    is kept at the error's ``where``).
     """
     asked_at = time.time_ns()
     plan = await asyncio.to_thread(plan_build, store, context, dockerfile, build_args or {})
@@ -98,7 +100,10 @@ async def build(
         failed = builds / f"{plan.key}.failed"
         _raise_shared_failure(failed, asked_at)
         try:
-            await _build(store, program, plan, wanted, timeout_s)
+            with store.full_disk_is_said():
+                log = new_log(store.root, "build")
+                say(f"building {plan.dockerfile}; log: {log}")
+                await _build(store, program, plan, wanted, log=log, timeout_s=timeout_s)
         except ImageError as error:
             report = {"message": error.message, "hint": error.hint, "where": error.where}
             write_json(failed, {"at": time.time_ns(), **report})
@@ -179,8 +184,9 @@ def _raise_shared_failure(failed: Path, asked_at: int) -> None:
         raise ImageError(report["message"], hint=report["hint"], where=report["where"])
 
 
-async def _build(store: ImageStore, program: str, plan: BuildPlan, wanted: str, timeout_s: float) -> None:
-    log = new_log(store.root, "build")
+async def _build(
+    store: ImageStore, program: str, plan: BuildPlan, wanted: str, *, log: Path, timeout_s: float
+) -> None:
     await asyncio.to_thread(store.staging.sweep)
     with store.staging.folder("build") as work:
         tool = Buildah(program, store.settings, work)
@@ -189,7 +195,7 @@ async def _build(store: ImageStore, program: str, plan: BuildPlan, wanted: str, 
             try:
                 manifest = await _run_build(store, tool, plan, log, timeout_s)
             except BaseException:
-                await _to_the_end(tool.remove_containers(tool.own_containers()))
+                await to_the_end(asyncio.ensure_future(tool.remove_containers(tool.own_containers())))
                 raise
             with store.writing():
                 store.put(manifest, _name_record(plan, manifest, wanted))
@@ -216,7 +222,8 @@ async def _run_build(
         what = f"building {plan.dockerfile} took longer than {timeout_s:g} s and was ended"
         raise failure(what, log) from None
     if status != 0:
-        raise failure(f"building {plan.dockerfile} failed", log)
+        full = FULL_DISK_HINT if os.strerror(errno.ENOSPC).lower() in last_lines(log).lower() else None
+        raise failure(f"building {plan.dockerfile} failed", log, hint=full)
     made = image_id(identity)
     config = await tool.config(made)
     manifest = tool.manifest(made, config, known)
@@ -274,15 +281,6 @@ async def _remove_dead_containers(store: ImageStore, tool: Buildah) -> None:
             await tool.remove_containers(tool.containers())
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for a clean-up that another cancellation must not cut short; its own time-outs bound it."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
-    task.result()
-
-
 async def collect(store: ImageStore) -> None:
     """Free what buildah keeps for images that are gone, and its cache of steps that no image needs.
 
@@ -302,6 +300,6 @@ async def collect(store: ImageStore) -> None:
             if gone:
                 await tool.output("rmi", "--force", *gone)
             await tool.output("rmi", "--prune", "--force")
-        for path in (store.root / "builds").glob("*.json"):
-            if read_json(path)["digest"] not in kept:
+        for path in (store.root / "builds").iterdir():
+            if path.suffix != ".json" or read_json(path)["digest"] not in kept:
                 path.unlink()

@@ -26,7 +26,7 @@ from cloche.sandbox.images import authorities, names, sources
 from cloche.sandbox.images.disk import Staging, private_folder, waiting_lock
 from cloche.sandbox.images.logs import failure, new_log
 from cloche.sandbox.images.store import ImageStore
-from cloche.sandbox.images.tools import require, run_contained, search_path
+from cloche.sandbox.images.tools import in_thread, require, run_contained, search_path
 from cloche.sandbox.spec import ImageConfig, PreparedImage
 
 RECIPE = 1  # raise it when the commands below change what comes out
@@ -110,34 +110,50 @@ async def bootstrap(
         raise InvalidInput(f"{wrong!r} is not the name of a Debian package")
     program = require("mmdebstrap", f"making {release}")
     recipe = await asyncio.to_thread(_recipe, program, suite, tuple(sorted(set(packages))))
-    store.make_folders()
-    async with waiting_lock(store.root / "locks" / f"bootstrap-{recipe.key}"):
-        cached = _cache_path(recipe, say)
-        if cached is not None and cached.exists():
-            say(f"{suite} was made before with the same sources and packages: {cached}")
-            try:
-                return await _import(store, cached, name or release, recipe)
-            except InvalidInput as error:
-                say(f"the cached archive is damaged and is made again: {error}")
-                cached.unlink(missing_ok=True)
-        with store.staging.folder("bootstrap") as work:
-            archive = work / "root.tar"
-            log = new_log(store.root, "bootstrap")
-            await _run(program, recipe, archive, log=log, timeout_s=timeout_s, say=say)
-            image = await _import(store, archive, name or release, recipe)
-            if cached is not None:
-                await asyncio.to_thread(_keep, archive, cached, say)
-            return image
+    with store.full_disk_is_said():
+        store.make_folders()
+        async with waiting_lock(store.root / "locks" / f"bootstrap-{recipe.key}"):
+            return await _made(store, program, recipe, name or release, timeout_s=timeout_s, say=say)
+
+
+async def _made(
+    store: ImageStore,
+    program: str,
+    recipe: Recipe,
+    name: str,
+    *,
+    timeout_s: float,
+    say: Callable[[str], None],
+) -> PreparedImage:
+    """Import the cached archive, or make one, import it and cache it."""
+    cached = _cache_path(recipe, say)
+    if cached is not None and cached.exists():
+        say(f"{recipe.suite} was made before with the same sources and packages: {cached}")
+        try:
+            return await _import(store, cached, name, recipe)
+        except InvalidInput as error:
+            say(f"the cached archive is damaged and is made again: {error}")
+            cached.unlink(missing_ok=True)
+    with store.staging.folder("bootstrap") as work:
+        archive = work / "root.tar"
+        log = new_log(store.root, "bootstrap")
+        await _run(program, recipe, archive, log=log, timeout_s=timeout_s, say=say)
+        image = await _import(store, archive, name, recipe)
+        if cached is not None:
+            await asyncio.to_thread(_keep, archive, cached, say)
+        return image
 
 
 async def _import(store: ImageStore, archive: Path, name: str, recipe: Recipe) -> PreparedImage:
-    return await asyncio.to_thread(
-        store.import_tar,
-        archive,
-        name,
-        config=recipe.config,
-        origin="bootstrapped",
-        details=recipe.details(),
+    return await in_thread(
+        lambda check: store.import_tar(
+            archive,
+            name,
+            config=recipe.config,
+            origin="bootstrapped",
+            details=recipe.details(),
+            check=check,
+        )
     )
 
 

@@ -166,7 +166,7 @@ class ImageStore:
         check: Callable[[], None] = lambda: None,
     ) -> PreparedImage:
         wanted = names.normalise(name)
-        with self._full_disk_is_said():
+        with self.full_disk_is_said():
             self.staging.sweep()
             with self.staging.folder("import") as place:
                 root = place / "root"
@@ -281,7 +281,8 @@ class ImageStore:
         return tuple(NameRecord.from_json(value) for value in values if value is not None)
 
     @contextmanager
-    def _full_disk_is_said(self) -> Iterator[None]:
+    def full_disk_is_said(self) -> Iterator[None]:
+        """Turn a full disk into the ImageError that says so."""
         try:
             yield
         except OSError as error:

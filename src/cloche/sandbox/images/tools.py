@@ -11,10 +11,14 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
-from cloche.core.errors import EnvironmentUnusable
+from cloche.core.errors import ClocheError, EnvironmentUnusable
+
+T = TypeVar("T")
 
 PACKAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -44,6 +48,39 @@ def require(tool: str, purpose: str) -> str:
             f"{purpose} needs {tool}, which is not installed", hint=f"apt-get install {PACKAGES[tool]}"
         )
     return found
+
+
+async def in_thread(work: Callable[[Callable[[], None]], T]) -> T:
+    """Run blocking work in a thread; a cancellation ends it too, and is passed on when it has ended.
+
+    ``work`` gets a function that it must call now and then: it raises once nobody waits any more.
+    """
+    stop = threading.Event()
+
+    def check() -> None:
+        if stop.is_set():
+            raise Stopped("nobody waits for this any more")
+
+    task = asyncio.ensure_future(asyncio.to_thread(work, check))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stop.set()
+        await to_the_end(task)
+        raise
+
+
+class Stopped(ClocheError):
+    """The work was stopped because its caller has gone."""
+
+
+async def to_the_end(task: asyncio.Future[Any]) -> None:
+    """Wait for a clean-up that another cancellation must not cut short. Its own time-outs bound it."""
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    if task.exception() is not None and not isinstance(task.exception(), Stopped):
+        task.result()
 
 
 async def run_contained(

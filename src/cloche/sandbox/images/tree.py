@@ -24,6 +24,7 @@ DEPTH_MAX = 200
 COMPONENT_BYTES_MAX = 255
 CHUNK_BYTES = 1 << 20
 _ZEROS = bytes(CHUNK_BYTES)
+FULL_DISK_HINT = "remove images with `cloche image rm`, or point CLOCHE_STATE_DIR at a larger disk"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -67,7 +68,7 @@ def full_disk(error: OSError, where: Path) -> ImageError | None:
         return None
     return ImageError(
         f"no space left for images in {where}",
-        hint="remove images with `cloche image rm`, or point CLOCHE_STATE_DIR at a larger disk",
+        hint=FULL_DISK_HINT,
     )
 
 
