@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.images import ImageStore, bootstrap, build
 from cloche.sandbox.images import authorities as host_authorities
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import PreparedImage
+from cloche.sandbox.spec import Command, PreparedImage, SandboxSpec
 
 Merged = Callable[[PreparedImage], AbstractContextManager[Path]]
 
@@ -110,5 +111,12 @@ async def test_packages_are_installed_in_a_build_and_https_works_there(
         assert not (root / "etc/motd").exists()
         assert (root / "usr/share/perl5").is_dir()
         assert (root / "srv/joe").stat().st_uid == 1000
+    driver = LocalDriver(debian_store.settings)
+    async with await driver.create(SandboxSpec(), image) as sandbox:
+        line = "jq -n --arg user $(id -un) '{$user, here: env.PWD, greeting: env.GREETING}' -c"
+        done = await sandbox.run(Command(shell=line))
+        assert done.stdout.text == '{"user":"joe","here":"/srv/joe","greeting":"hello"}\n', done.stderr.text
+    assert await driver.leftovers() == []
+    await driver.close()
     row = next(row for row in debian_store.list() if row.name == "tools:latest")
     assert {item["origin"] for item in row.details["bases"].values()} == {"bootstrapped"}
