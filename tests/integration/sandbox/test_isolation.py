@@ -1,5 +1,7 @@
 """Root inside a sandbox is nobody outside, and sees and reaches nothing of the host or of other sandboxes."""
 
+# ruff: noqa: ASYNC230, ASYNC240  # a test may block its own loop
+
 from __future__ import annotations
 
 import fcntl
@@ -52,7 +54,7 @@ async def test_all_namespaces_are_new(driver: LocalDriver, busybox_image: Prepar
     async with await driver.create(SandboxSpec(), busybox_image) as sandbox:
         pid = await guest_pid(driver, sandbox)
         for kind in ("user", "pid", "mnt", "uts", "ipc", "net", "cgroup"):
-            assert os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"), kind
+            assert Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/self/ns/{kind}").readlink(), kind
 
 
 async def test_files_keep_the_ids_of_the_image_on_disk(
@@ -185,7 +187,7 @@ async def test_no_descriptor_of_the_host_is_inherited(
 ) -> None:
     async with await driver.create(SandboxSpec(), busybox_image) as sandbox:
         pid = await guest_pid(driver, sandbox)
-        targets = {name: os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
+        targets = {path.name: str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
         for target in targets.values():
             assert re.match(
                 r"/dev/null|socket:|anon_inode:|pipe:|/$|/proc/self|/proc/1|.*guest.log|/$", target
@@ -214,7 +216,8 @@ async def test_a_foreign_architecture_is_refused(driver: LocalDriver, busybox_im
             + bytes(9)
             + b"\x02\0\x03\0\x01\0\0\0\x54\x80\x04\x08\x34\0\0\0"
             + bytes(8)
-            + b"\x34\0\x20\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\x80\x04\x08\0\x80\x04\x08\x60\0\0\0\x60\0\0\0"
+            + b"\x34\0\x20\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"
+            + b"\0\x80\x04\x08\0\x80\x04\x08\x60\0\0\0\x60\0\0\0"
             + b"\x05\0\0\0\0\x10\0\0"
             + b"\x31\xc0\x40\xb3\x2a\xcd\x80"
             + bytes(5)

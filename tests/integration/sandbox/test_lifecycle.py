@@ -1,5 +1,7 @@
 """A sandbox's life from create to delete, through the local driver."""
 
+# ruff: noqa: ASYNC110, ASYNC240  # a test may block its own loop
+
 from __future__ import annotations
 
 import asyncio
@@ -137,7 +139,7 @@ async def test_layers_stack_and_whiteouts_hide(
     (upper / "etc").mkdir(parents=True)
     (upper / "etc" / "motd").write_text("from the second layer\n")
     os.mknod(upper / "home", 0o020000, os.makedev(0, 0))  # overlay's whiteout
-    os.chmod(upper, 0o750)
+    upper.chmod(0o750)
     image = PreparedImage(
         name="two", digest="sha256:two", layers=(*busybox_image.layers, upper), config=busybox_image.config
     )

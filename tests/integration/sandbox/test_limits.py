@@ -1,5 +1,7 @@
 """Limits on memory, CPU and processes hold, are told apart, and never harm the host."""
 
+# ruff: noqa: ASYNC240  # a test may block its own loop
+
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,7 @@
 """The two network modes: nothing at all, and public addresses only."""
 
+# ruff: noqa: ASYNC240  # a test may block its own loop
+
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,7 @@
 """Two installations on one machine never touch each other."""
 
+# a test may block its own loop
+
 from __future__ import annotations
 
 import asyncio

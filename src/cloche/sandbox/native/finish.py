@@ -18,12 +18,11 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.wait([task])
         except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
             cancelled = error
     if cancelled is not None:
-        task.exception()  # seen: the cancellation says more
+        if not task.cancelled():
+            task.exception()  # seen: the cancellation says more
         raise cancelled
     return task.result()

@@ -32,7 +32,7 @@ class Host:
         """Return a file of the kernel, stripped; None where there is none."""
         try:
             return (self.root / path.lstrip("/")).read_text().strip()
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
             return None
 
     def number(self, path: str) -> int | None:
