@@ -214,15 +214,17 @@ class AnswerBuilder:
         calls = part.get("tool_calls") or []
         if not isinstance(calls, list):
             raise ModelGarbage("the model endpoint's tool_calls are not a list")
-        for position, call in enumerate(calls):
-            self._take_call(_object(call, "tool call"), position)
+        for call in calls:
+            self._take_call(_object(call, "tool call"))
 
-    def _take_call(self, part: Mapping[str, Any], position: int) -> None:
-        index = part.get("index", position)
+    def _take_call(self, part: Mapping[str, Any]) -> None:
+        function = _object(part.get("function") or {}, "function")
+        index = part.get("index")
+        if index is None:  # in a whole body, and in some endpoints' streams: a name begins another call
+            index = len(self._calls) if function.get("name") else max(self._calls, default=0)
         if not isinstance(index, int) or not 0 <= index < CALL_LIMIT:
             raise ModelGarbage(f"the model endpoint's tool call has the index {excerpt(repr(index))}")
         call = self._calls.setdefault(index, _PartialCall())
-        function = _object(part.get("function") or {}, "function")
         call.id = call.id or _text(part.get("id"), "tool call id")
         call.name = call.name or _text(function.get("name"), "function name")
         arguments = function.get("arguments")

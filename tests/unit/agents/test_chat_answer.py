@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cloche.agents.answer import (
     ARGUMENT_DEPTH_LIMIT,
+    CALL_LIMIT,
     AnswerBuilder,
     ChatAnswer,
     RequestedCall,
@@ -109,6 +110,28 @@ def test_arguments_in_any_number_of_pieces(arguments: dict[str, str], size: int)
 def test_missing_and_repeated_ids_become_ids_of_their_own(ids: tuple[str | None, str | None]) -> None:
     answer = from_chunks(*[call_part(n, "{}", name="f", id=call_id) for n, call_id in enumerate(ids)])
     assert len({call.id for call in answer.calls}) == 2
+
+
+def test_calls_without_an_index_are_told_apart_by_their_names() -> None:
+    answer = from_chunks(
+        {"tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{"}}]},
+        {"tool_calls": [{"function": {"arguments": "}"}}]},
+        {"tool_calls": [{"id": "b", "function": {"name": "f", "arguments": '{"x": 1}'}}]},
+    )
+    assert answer.calls == (RequestedCall("a", "f", {}), RequestedCall("b", "f", {"x": 1}))
+
+
+@pytest.mark.parametrize("count", [CALL_LIMIT, CALL_LIMIT + 1])
+def test_the_number_of_calls_is_bounded(count: int) -> None:
+    builder = AnswerBuilder()
+    calls = [{"function": {"name": "f", "arguments": "{}"}}] * count
+    body = {"choices": [{"message": {"tool_calls": calls}}]}
+    if count > CALL_LIMIT:
+        with pytest.raises(ModelGarbage):
+            builder.add_body(body)
+        return
+    builder.add_body(body)
+    assert len({call.id for call in builder.build().calls}) == count
 
 
 def test_arguments_that_were_parsed_already_are_taken() -> None:
