@@ -133,4 +133,5 @@ void request_stdin(struct request *r)
         return;
     s->command = c;
     list_append(&c->streams, &s->base.on);
+    stream_give_credit(&s->base, 0); /* says that it is open */
 }

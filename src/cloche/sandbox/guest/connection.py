@@ -42,7 +42,7 @@ _HELLO_TIMEOUT_S = 10.0
 class Call:
     """A request under way: its reply, and the data that comes before it."""
 
-    __slots__ = ("_connection", "_credit", "_data", "_room", "_sent", "_unclaimed", "_waiter", "id", "reply")
+    __slots__ = ("_connection", "_credit", "_data", "_granted", "_room", "_sent", "_unclaimed", "_waiter", "id", "reply")
 
     def __init__(self, connection: GuestConnection, request_id: int) -> None:
         self._connection = connection
@@ -53,6 +53,7 @@ class Call:
         self._room: asyncio.Future[None] | None = None
         self._credit = WINDOW_BYTES
         self._sent = 0
+        self._granted = False
         self._unclaimed = 0
 
     async def result(self) -> Fields:
@@ -67,6 +68,7 @@ class Call:
     def grant(self, count: int) -> None:
         """Take credit that the guest gave."""
         self._credit += count
+        self._granted = True
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
@@ -127,6 +129,14 @@ class Call:
             self._credit -= len(part)
             view = view[len(part) :]
             await self._connection.drained()
+
+    async def accepted(self) -> None:
+        """Wait until the guest has given credit, if only none, or ended this. Raises as ``result`` does."""
+        while not self._granted and not self.reply.done():
+            self._room = self._connection.loop.create_future()
+            await self._room
+        if self.reply.done():
+            self.reply.result()
 
     def send_at_once(self, data: bytes) -> bool:
         """Send bytes if there is credit for all of them; False, with nothing sent, if not."""

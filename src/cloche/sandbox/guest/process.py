@@ -173,7 +173,9 @@ class Process:
     async def write(self, data: bytes) -> None:
         """Write to its standard input; waits while nobody reads. Raises InvalidInput when closed."""
         try:
-            await self.open_input().send(data)
+            call = self.open_input()
+            await call.accepted()
+            await call.send(data)
         except RequestFailed as failure:
             raise as_error(failure, f"standard input of command {self.id}") from failure
 
