@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cloche.sandbox.images import BuildRequest, ImageStore, build, collect, prepare
+from cloche.sandbox.images.builds import layers_max
 from cloche.sandbox.spec import PreparedImage
 
 Merged = Callable[[PreparedImage], AbstractContextManager[Path]]
@@ -287,3 +288,27 @@ async def test_a_working_folder_is_made_even_through_a_symlink(
     with merged(image) as root:
         assert (root / "home" / "a").is_dir()
         assert (root / "srv").readlink() == Path("home")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "limit"), [("6.1.0-38-amd64", 14), ("6.5.0", 500), ("6.18.44", 500), ("7.0", 500), ("odd", 14)]
+)
+def test_how_many_layers_a_kernel_merges(kernel: str, limit: int) -> None:
+    assert layers_max(kernel) == limit
+
+
+async def test_a_build_of_too_many_steps_for_the_kernel_makes_one_layer(
+    store: ImageStore, base: PreparedImage, tmp_path: Path, merged: Merged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = "".join(f"RUN echo {number} > /{number}\n" for number in range(6))
+    folder = context(tmp_path, f"FROM base:1\n{steps}ENV A=b\nWORKDIR /w\n")
+    monkeypatch.setattr("cloche.sandbox.images.builds.LAYERS_MAX", 5)
+    image = await build(store, folder)
+    assert image.layers[0] == base.layers[0]
+    assert len(image.layers) == 2
+    assert image.config.env["A"] == "b"
+    with merged(image) as root:
+        assert [(root / str(number)).read_text() for number in range(6)] == [
+            f"{number}\n" for number in range(6)
+        ]
+        assert (root / "w").is_dir()

@@ -15,6 +15,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ from cloche.sandbox.images.buildah import Buildah, image_id, reference
 from cloche.sandbox.images.context import IgnoreRules, context_digest, ignore_file
 from cloche.sandbox.images.digest import walk
 from cloche.sandbox.images.disk import private_folder, read_json, try_locked, waiting_lock, write_json
-from cloche.sandbox.images.dockerfile import base_images
+from cloche.sandbox.images.dockerfile import base_images, instructions
 from cloche.sandbox.images.logs import failure, last_lines, new_log
 from cloche.sandbox.images.records import Layer, Manifest, NameRecord
 from cloche.sandbox.images.store import ImageStore
@@ -38,11 +39,17 @@ from cloche.sandbox.spec import PreparedImage
 
 RECIPE = 1  # raise it when the way of building changes what comes out
 DEFAULT_TIMEOUT_S = 1800.0
+LAYERS_MAX = 500
+LAYERS_MAX_OLD_KERNEL = 14
+_MAKES_A_LAYER = frozenset({"RUN", "COPY", "ADD", "WORKDIR"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildPlan:
-    """Everything that decides what comes out of a build. ``bases`` has name as written → image."""
+    """Everything that decides what comes out of a build. ``bases`` has name as written → image.
+
+    ``steps`` is how many layers the build makes at most if each step makes one.
+    """
 
     context: Path
     dockerfile: Path
@@ -50,6 +57,7 @@ class BuildPlan:
     content: Mapping[str, str]
     bases: Mapping[str, NameRecord]
     build_args: Mapping[str, str] = field(default_factory=dict)
+    steps: int = 0
 
     @property
     def key(self) -> str:
@@ -123,7 +131,8 @@ def plan_build(
         raise InvalidInput(f"cannot read the Dockerfile: {error.strerror}", where=str(path)) from error
     ignore = ignore_file(context, path)
     rules = IgnoreRules(ignore.read_text(errors="replace").splitlines() if ignore else ())
-    wanted = base_images(text.decode("utf-8", "replace"), build_args, where=str(path))
+    readable = text.decode("utf-8", "replace")
+    wanted = base_images(readable, build_args, where=str(path))
     content = {"dockerfile": hashlib.sha256(text).hexdigest(), "context": context_digest(context, rules)}
     if ignore is not None:
         content["ignore"] = hashlib.sha256(ignore.read_bytes()).hexdigest()
@@ -134,6 +143,7 @@ def plan_build(
         content=content,
         bases={item.written: _base(store, item.name, f"{path}:{item.line}") for item in wanted},
         build_args=dict(build_args),
+        steps=sum(item.name in _MAKES_A_LAYER for item in instructions(readable)),
     )
 
 
@@ -211,7 +221,10 @@ async def _run_build(
         known |= await _prepare_base(store, tool, record)
     identity = tool.work / "image-id"
     ignore = plan.ignore or tool.no_ignore
-    arguments = [*tool.build_arguments(), "--layers", "--force-rm", "--iidfile", str(identity)]
+    below = max((len(store.manifest_of(record).layers) for record in plan.bases.values()), default=0)
+    cached = below + plan.steps <= layers_max(os.uname().release)
+    arguments = [*tool.build_arguments(), "--layers" if cached else "--layers=false"]
+    arguments += ["--force-rm", "--iidfile", str(identity)]
     arguments += ["--file", str(plan.dockerfile), "--ignorefile", str(ignore)]
     for name, record in plan.bases.items():
         arguments.append(f"--build-context={name}=container-image://{reference(record.digest)}")
@@ -237,6 +250,17 @@ async def _run_build(
     return manifest
 
 
+def layers_max(kernel: str) -> int:
+    """Return how many layers a kernel can merge in one overlay.
+
+    From Linux 6.5 on each is an option of its own, 500 at most (Documentation/filesystems/overlayfs.rst);
+    before, all must fit into one string. Where that is too few for a layer per step, all steps make one.
+    """
+    match = re.match(r"(\d+)\.(\d+)", kernel)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
+    return LAYERS_MAX if version >= (6, 5) else LAYERS_MAX_OLD_KERNEL
+
+
 def _has_folder(state_dir: Path, manifest: Manifest, path: str) -> bool:
     """Whether a layer has this folder; a symlink on the way counts as no, which costs a step and no harm."""
     parts = Path(path).parts[1:]
@@ -250,9 +274,7 @@ def _has_folder(state_dir: Path, manifest: Manifest, path: str) -> bool:
 
 async def _prepare_base(store: ImageStore, tool: Buildah, record: NameRecord) -> dict[str, Layer]:
     """Make a base image known to buildah; return its layers by their path."""
-    manifest = store.manifest(record.digest)
-    if manifest is None:
-        raise ImageError(f"the base image {record.name} was just removed")
+    manifest = store.manifest_of(record)
     if not tool.has(record.digest):
         lock = store.root / "locks" / f"base-{record.digest.removeprefix('sha256:')[:32]}"
         async with waiting_lock(lock):

@@ -97,6 +97,13 @@ class ImageStore:
         value = read_json(self._manifests / f"{digest.removeprefix('sha256:')}.json")
         return None if value is None else Manifest.from_json(value)
 
+    def manifest_of(self, record: NameRecord) -> Manifest:
+        """Return the manifest of a name. Raises ImageError if it was removed meanwhile."""
+        manifest = self.manifest(record.digest)
+        if manifest is None:
+            raise ImageError(f"image {record.name} was just removed")
+        return manifest
+
     def manifests(self) -> Iterator[Manifest]:
         """Yield every manifest, named or not."""
         for path in sorted(self._manifests.glob("*.json")):
