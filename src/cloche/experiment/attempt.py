@@ -18,8 +18,8 @@ from typing import ClassVar, TypeVar
 
 from cloche.agents.base import AgentContext
 from cloche.agents.trajectory import TrajectoryBuilder
-from cloche.core.errors import ClocheError
-from cloche.core.failures import Failure, classify
+from cloche.core.errors import ClocheError, Domain
+from cloche.core.failures import FAILURES, Failure, classify
 from cloche.core.ids import new_id
 from cloche.core.outcome import AttemptOutcome, Span, Usage
 from cloche.experiment.collect import collect
@@ -42,6 +42,7 @@ LEASE_SLACK_S = 300.0
 KILL_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 120.0
 VERIFIER_SLACK_S = 60.0
+INTERRUPTED = "user/interrupted"
 
 T = TypeVar("T")
 
@@ -91,6 +92,13 @@ def sandbox_spec(
     )
 
 
+def in_an_attempt(found: Failure) -> Failure:
+    """Return a failure as it counts inside an attempt: there, a wrong request is not the user's but ours."""
+    if found.domain is Domain.USER and found.code != INTERRUPTED:
+        return dataclasses.replace(found, kind=FAILURES["infra/error"])
+    return found
+
+
 class Attempt:
     """Attempt number ``number`` at a trial. Call ``run`` once; ``outcome`` is there when it has ended."""
 
@@ -135,7 +143,7 @@ class Attempt:
             self._failure = classify(error)
             self._rewards = None
         except Exception as error:  # noqa: BLE001  # boundary: attempt
-            self._failure = classify(error)
+            self._failure = in_an_attempt(classify(error))
             self._rewards = None
         self.outcome = await to_the_end(self._end())
         if cancelled:

@@ -15,7 +15,7 @@ import pytest
 
 from cloche.core.errors import InfraError, NotFound
 from cloche.sandbox.driver import Driver, Leftover, SandboxInfo, SandboxState
-from cloche.sandbox.handle import CommandStatus, FileInfo, Sandbox
+from cloche.sandbox.handle import CommandStatus, FileInfo, FileKind, Sandbox
 from cloche.sandbox.spec import Command, Completed, EndReason, ImageConfig, PreparedImage, SandboxSpec
 from cloche.tasks import Task, load_task
 
@@ -30,6 +30,7 @@ class FakeSandbox:
     driver: FakeDriver
     image: ImageConfig = field(default_factory=ImageConfig)
     calls: list[str] = field(default_factory=list)
+    folders: set[str] = field(default_factory=set)
 
     async def _note(self, call: str) -> None:
         self.calls.append(call)
@@ -39,6 +40,7 @@ class FakeSandbox:
 
     async def make_dir(self, path: str, **_: Any) -> None:
         await self._note("make_dir")
+        self.folders.add(path)
 
     async def upload(self, source: Path, target: str, **_: Any) -> None:
         await self._note("upload")
@@ -50,7 +52,12 @@ class FakeSandbox:
         return False
 
     async def stat(self, path: str, **_: Any) -> FileInfo:
-        raise NotFound(path)
+        await self._note("stat")
+        if path not in self.folders:
+            raise NotFound(path)
+        return FileInfo(
+            path=path, kind=FileKind.FOLDER, size_bytes=0, mode=0o777, uid=0, gid=0, modified_at=0.0
+        )
 
     async def list_dir(self, path: str) -> list[FileInfo]:
         return []
