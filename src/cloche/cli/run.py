@@ -150,6 +150,11 @@ def _checked_url(url: str) -> str:
         raise InvalidInput(
             f"{url!r} is not the address of an endpoint", hint="such as http://127.0.0.1:8000/v1"
         )
+    if parts.username is not None or parts.query:
+        raise InvalidInput(
+            "the endpoint's address holds a user, a password or a query",
+            hint="put the key into an environment variable and name it with --api-key-env",
+        )
     return url
 
 

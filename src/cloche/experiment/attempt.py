@@ -32,7 +32,7 @@ from cloche.experiment.secrets import Scrubber
 from cloche.experiment.shield import thread_to_the_end, to_the_end
 from cloche.sandbox.driver import Driver
 from cloche.sandbox.handle import Sandbox
-from cloche.sandbox.spec import Lease, PreparedImage, Resources, SandboxSpec
+from cloche.sandbox.spec import EndReason, Lease, PreparedImage, Resources, SandboxSpec
 from cloche.tasks.model import Task
 from cloche.tasks.refuse import resolve_env
 from cloche.tasks.verify import prepare_paths, verify
@@ -43,6 +43,7 @@ KILL_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 120.0
 VERIFIER_SLACK_S = 60.0
 INTERRUPTED = "user/interrupted"
+OUT_OF_MEMORY = EndReason.OUT_OF_MEMORY.value
 
 T = TypeVar("T")
 
@@ -276,8 +277,13 @@ class Attempt:
             await sandbox.kill_all()
 
     async def _count_ends(self, sandbox: Sandbox) -> None:
+        """Note why the agent's commands ended: by the guest's table, and by the memory limit's own count."""
         for status in await sandbox.commands():
             self._ends[status.end.reason.value if status.end else "running"] += 1
+        hungry = max(self._ends[OUT_OF_MEMORY], sandbox.out_of_memory_kills)
+        if hungry:
+            self._ends[OUT_OF_MEMORY] = hungry
+            self._log(f"agent: {OUT_OF_MEMORY}: the memory limit has ended {hungry} of its processes")
 
     # --- the end ---
 

@@ -137,6 +137,11 @@ class Sandbox:
                     offset = number(value)
         return list(found.values())
 
+    @property
+    def out_of_memory_kills(self) -> int:
+        """How many processes the memory limit is known to have ended, as far as commands showed it."""
+        return self._oom.seen
+
     async def kill_all(self) -> None:
         """End every command's whole tree and every process but the guest; returns when they are gone."""
         await self._ask(Type.KILL_ALL)

@@ -31,6 +31,7 @@ class FakeSandbox:
     image: ImageConfig = field(default_factory=ImageConfig)
     calls: list[str] = field(default_factory=list)
     folders: set[str] = field(default_factory=set)
+    out_of_memory_kills: int = 0
 
     async def _note(self, call: str) -> None:
         self.calls.append(call)
