@@ -200,7 +200,7 @@ async def test_a_cut_body_is_not_repeated(clock: Clock) -> None:
 @pytest.mark.parametrize(("stream", "after"), [(True, 0), (True, 3), (False, 0)])
 async def test_silence_ends(stream: bool, after: int, clock: Clock) -> None:
     turn = faulty("hang", after_chunks=after)
-    await fail(turn, clock, ModelStalled, calls=1, uncounted=1, stream=stream, stall_timeout_s=0.2)
+    await fail(turn, clock, ModelStalled, calls=1, uncounted=1, stream=stream, stall_timeout_s=0.5)
     assert clock.waited_s == []
 
 
