@@ -310,24 +310,26 @@ static void remove_stale_spawners(void)
     closedir(entries);
 }
 
-static bool counts_oom_kill(int dir, const char *file)
+static uint64_t read_oom_kills(int dir, const char *file)
 {
     char text[512];
     if (read_file_at(dir, file, text, sizeof text) <= 0)
-        return false;
+        return 0;
     char *at = strstr(text, "oom_kill ");
-    return at != NULL && strtoull(at + 9, NULL, 10) > 0;
+    return at == NULL ? 0 : strtoull(at + 9, NULL, 10);
 }
 
-bool cgroup_oom_killed(const char *id)
+/* How many processes of this sandbox its own memory limit has killed. */
+uint64_t cgroup_oom_kills(const char *id)
 {
     char file[ID_BYTES + 32];
-    snprintf(file, sizeof file, "%s/memory.oom_control", id);
-    if (v1_top[MEMORY] >= 0)
-        return counts_oom_kill(v1_top[MEMORY], file);
-    snprintf(file, sizeof file, "%s/memory.events", id);
-    return v2_top >= 0 && counts_oom_kill(v2_top, file);
+    bool v1 = v1_top[MEMORY] >= 0;
+    snprintf(file, sizeof file, v1 ? "%s/memory.oom_control" : "%s/memory.events", id);
+    return v1 || v2_top >= 0 ? read_oom_kills(v1 ? v1_top[MEMORY] : v2_top, file) : 0;
 }
+
+/* The same of the limit that all sandboxes without one share. */
+uint64_t cgroup_pool_kills(void) { return cgroup_oom_kills("_pool"); }
 
 /* Leaves its own directory for the root, and removes what is empty. */
 void cgroup_stop(void)

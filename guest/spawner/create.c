@@ -203,6 +203,7 @@ int sandbox_create(struct sandbox *s, const struct request *r, struct failure *f
     struct making m = {.s = s, .r = r, .folder = -1, .upper = -1, .cgroup = -1, .control = -1, .overlay = -1};
     m.birth = (struct birth){.control = -1, .listen = -1, .log = -1, .etc = {-1, -1, -1}};
     s->pooled = r->memory == 0;
+    s->pool_kills = s->pooled ? cgroup_pool_kills() : 0;
     if (s->public && network_start(f) != 0)
         return -1;
     int result = make_folder(&m, f);

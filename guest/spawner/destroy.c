@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -75,20 +76,32 @@ static void write_end(const char *id, const char *reason, int code, int signal_n
     close(dir);
 }
 
+/* How the first process ended: it is our child, or (Linux 6.15) its pidfd tells. */
+static bool end_status(const struct sandbox *s, int *status)
+{
+    if (!s->adopted)
+        return waitpid(s->pid, status, 0) == s->pid;
+    struct kernel_pidfd_info info = {.mask = CLOCHE_PIDFD_INFO_EXIT};
+    bool told = ioctl(s->pidfd, CLOCHE_PIDFD_GET_INFO, &info) == 0 && (info.mask & CLOCHE_PIDFD_INFO_EXIT) != 0;
+    *status = info.exit_code;
+    return told;
+}
+
 /* A sandbox whose guest is gone: say why, sweep all but that. */
 void sandbox_ended(struct sandbox *s)
 {
-    siginfo_t info = {0};
+    int status;
     struct failure ignored;
-    bool known = waitid((idtype_t)CLOCHE_P_PIDFD, (id_t)s->pidfd, &info, WEXITED) == 0;
-    bool exited = known && info.si_code == CLD_EXITED;
-    bool killed = known && !exited;
+    bool known = end_status(s, &status);
+    bool exited = known && WIFEXITED(status);
     const char *reason = "lost";
     if (exited)
         reason = "guest_exit";
-    else if ((!known || killed) && cgroup_oom_killed(s->id))
+    else if (s->pooled && cgroup_pool_kills() > s->pool_kills)
+        reason = "host_memory";
+    else if (cgroup_oom_kills(s->id) > 0)
         reason = "out_of_memory";
-    write_end(s->id, reason, exited ? info.si_status : -1, killed ? info.si_status : 0);
+    write_end(s->id, reason, exited ? WEXITSTATUS(status) : -1, known && !exited ? WTERMSIG(status) : 0);
     sandbox_remove(s->id, s, true, &ignored);
 }
 
@@ -119,6 +132,7 @@ static void adopt(const char *id)
     s.start_time = value_of(text, "start");
     s.slot = (unsigned)value_of(text, "slot");
     s.pooled = value_of(text, "pooled") != 0;
+    s.pool_kills = s.pooled ? cgroup_pool_kills() : 0;
     s.public = value_of(text, "public") != 0;
     s.address = (uint32_t)value_of(text, "address");
     if (s.pid > 0)

@@ -86,6 +86,7 @@ struct sandbox {
     int pidfd;
     bool adopted, pooled, public;
     uint32_t address;
+    uint64_t pool_kills;          /* what the shared memory limit had killed when it began */
 };
 
 struct request {                  /* a create request, taken apart; texts are owned */
@@ -135,7 +136,8 @@ int cgroup_make(const struct sandbox *s, const struct request *r, int *dir, stru
 int cgroup_enter(const struct sandbox *s, const struct request *r, struct failure *f);
 void cgroup_kill(const char *id);
 int cgroup_remove(const char *id);
-bool cgroup_oom_killed(const char *id);
+uint64_t cgroup_oom_kills(const char *id);
+uint64_t cgroup_pool_kills(void);
 const char *cgroup_enforced(void);
 void cgroup_stop(void);
 

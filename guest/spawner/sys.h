@@ -61,6 +61,15 @@ struct kernel_clone_args {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
 };
 
+/* linux/pidfd.h, version 0 of the structure */
+struct kernel_pidfd_info {
+    uint64_t mask, cgroup;
+    uint32_t pid, tgid, ppid, ids[8];
+    int32_t exit_code;
+};
+#define CLOCHE_PIDFD_INFO_EXIT (1u << 3)
+#define CLOCHE_PIDFD_GET_INFO _IOWR(0xFF, 11, struct kernel_pidfd_info)
+
 struct kernel_open_how {
     uint64_t flags, mode, resolve;
 };

@@ -89,13 +89,24 @@ class Cgroups:
 
     def oom_kills(self, sandbox_id: str) -> int:
         """Return how many processes of this sandbox its own memory limit has killed; 0 where nobody knows."""
+        return self._kills(sandbox_id)
+
+    def pool_kills(self) -> int:
+        """Return how many processes the limit that sandboxes without one share has killed."""
+        return self._kills("_pool")
+
+    def _kills(self, group: str) -> int:
         if self._memory is None:
             return 0
         try:
-            text = (self._memory / self._name / sandbox_id / "memory.oom_control").read_text()
+            text = (self._memory / self._name / group / "memory.oom_control").read_text()
         except OSError:
             return 0  # no limit of its own, or gone
         return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
+
+    def limits_memory(self, sandbox_id: str) -> bool:
+        """Whether a sandbox has a memory limit of its own (with v1; with v2 the guest knows)."""
+        return self._memory is not None and (self._memory / self._name / sandbox_id).is_dir()
 
     def of(self, sandbox_id: str) -> list[Path]:
         """Return the folders of one sandbox that are there."""

@@ -26,6 +26,7 @@ _REASONS = {
     ("guest_exit", 0): "its lease ran out",
     "guest_exit": "its guest failed",
     "out_of_memory": "its guest was killed for lack of memory",
+    "host_memory": "this machine ran out of memory",
     "lost": "its guest was killed or crashed",
 }
 

@@ -76,8 +76,17 @@ class NativeRuntime:
         if not self._cgroups.memory_counts_kills:
             return None
 
+        pool_before = self._cgroups.pool_kills()
+
         async def count() -> int:
-            return self._cgroups.oom_kills(sandbox_id)
+            own = self._cgroups.oom_kills(sandbox_id)
+            if self._cgroups.pool_kills() > pool_before and not self._cgroups.limits_memory(sandbox_id):
+                raise InfraError(
+                    "the memory that sandboxes without a limit share ran out",
+                    hint="give sandboxes a memory limit, or run fewer at once",
+                    code="infra/host_memory",
+                )
+            return own
 
         return count
 
