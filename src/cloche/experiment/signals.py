@@ -10,8 +10,8 @@ import signal
 from collections.abc import Callable
 from functools import partial
 
-from cloche.core.errors import ClocheError
-from cloche.core.failures import classify
+from cloche.core.errors import ClocheError, EnvironmentUnusable
+from cloche.core.failures import classify, first_cause
 from cloche.core.outcome import TrialOutcome
 from cloche.core.schedule import Stop, after_interrupt, after_terminate
 from cloche.core.verdict import INTERRUPTED
@@ -32,6 +32,10 @@ class Killed(ClocheError):
 
     code = "user/interrupted"
     exit_code = INTERRUPTED
+
+
+class RunFailed(EnvironmentUnusable):
+    """The run cannot go on."""
 
 
 async def run_under_signals(
@@ -65,11 +69,22 @@ async def run_under_signals(
         if not run.done():
             await _kill(session, say)
             raise Killed
-        return run.result()
+        return _result(run)
     finally:
         kill.cancel()
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+def _result(run: asyncio.Task[Ending]) -> Ending:
+    try:
+        return run.result()
+    except Exception as error:  # boundary: run
+        cause = first_cause(error)
+        if isinstance(cause, ClocheError):
+            raise cause from error
+        found = classify(cause)
+        raise RunFailed(f"the run cannot go on: {found.message}", code=found.code) from error
 
 
 async def _kill(session: Session, say: Callable[[str], None]) -> None:
