@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime
+from itertools import pairwise
 
 TIME = "%Y-%m-%dT%H:%M"
 
@@ -69,7 +70,7 @@ write(
 )
 
 gaps = []
-for (station, start), (other, end) in zip(keys, keys[1:]):
+for (station, start), (other, end) in pairwise(keys):
     minutes = (datetime.strptime(end, TIME) - datetime.strptime(start, TIME)).total_seconds() / 60
     if station == other and minutes > 60:
         gaps.append((station, start, end, int(minutes)))
