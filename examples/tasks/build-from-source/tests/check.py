@@ -44,7 +44,9 @@ def inputs():
     yield b"y" * 100_000 + b"\n" + b"y" * 100_001 + b"\n" + b"y" * 100_000
     words = [b"w%d" % dice.randrange(10**9) for _ in range(9000)]
     yield b"".join(dice.choice(words) + b"\n" for _ in range(40_000))
-    yield b"".join(bytes(dice.randrange(1, 256) for _ in range(dice.randrange(4))) + b"\n" for _ in range(5000))
+    yield b"".join(
+        bytes(dice.randrange(1, 256) for _ in range(dice.randrange(4))) + b"\n" for _ in range(5000)
+    )
 
 
 def wrong_results(program, scratch):
@@ -75,7 +77,10 @@ def copied(folder):
     parts = sorted({*PARTS, *(f"src/{name}" for name in names)})
     os.mkdir(os.path.join(folder, "src"))
     for part in parts:
-        with open(os.path.join(PROJECT, part), "rb") as source, open(os.path.join(folder, part), "wb") as copy:
+        with (
+            open(os.path.join(PROJECT, part), "rb") as source,
+            open(os.path.join(folder, part), "wb") as copy,
+        ):
             copy.write(source.read())
     with open(os.path.join(folder, "Makefile"), encoding="utf-8") as file:
         return [] if FLAGS in file.read().splitlines() else ["the flags were changed"]
