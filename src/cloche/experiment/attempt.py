@@ -146,10 +146,10 @@ class Attempt:
         except Exception as error:  # noqa: BLE001  # boundary: attempt
             self._failure = in_an_attempt(classify(error))
             self._rewards = None
-        self.outcome = await to_the_end(self._end())
+        outcome = await to_the_end(self._end())
         if cancelled:
             raise asyncio.CancelledError
-        return self.outcome
+        return outcome
 
     # --- what is known before it starts ---
 
@@ -295,6 +295,7 @@ class Attempt:
             update={"sandbox_deleted": deleted, "command_ends": dict(self._ends)}
         )
         await asyncio.to_thread(self._write, outcome, record)
+        self.outcome = outcome
         return outcome
 
     async def _delete(self) -> bool:
