@@ -22,7 +22,7 @@ from cloche.experiment.attempt import Attempt, Bench
 from cloche.experiment.images import Prepare
 from cloche.experiment.plan import PlannedTrial, timeouts
 from cloche.experiment.record.trial import TrialFolder
-from cloche.experiment.shield import thread_to_the_end
+from cloche.experiment.shield import thread_to_the_end, to_the_end
 from cloche.experiment.stillborn import write_refused, write_stillborn
 from cloche.sandbox.spec import PreparedImage
 from cloche.tasks.model import Task
@@ -180,18 +180,19 @@ class Runner:
         except Exception as error:  # noqa: BLE001  # boundary: image
             if isinstance(error, ClocheError):
                 self._watch.trouble(error)
-            for state in states:
-                await self._fail_before_start(state, classify(error))
+            await to_the_end(self._fail_before_start(states, classify(error)))
             return
         for state in states:
             state.image = image
             self._queue.add(state.plan.name)
         self._wake.set()
 
-    async def _fail_before_start(self, state: State, reason: Failure) -> None:
-        attempt = await thread_to_the_end(write_stillborn, self._bench, state.plan, state.next_number, reason)
-        state.add(attempt)
-        self._watch.trial_done(state.outcome)
+    async def _fail_before_start(self, states: list[State], reason: Failure) -> None:
+        for state in states:
+            number = state.next_number
+            attempt = await asyncio.to_thread(write_stillborn, self._bench, state.plan, number, reason)
+            state.add(attempt)
+            self._watch.trial_done(state.outcome)
 
     def _start_due(self, group: asyncio.TaskGroup) -> None:
         for name in self._queue.take(self._clock()):
