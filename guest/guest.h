@@ -145,6 +145,7 @@ struct command {
     struct list streams;
     int terminal_fd;         /* master, only a name for outputs[0].source.fd; -1: no terminal */
     bool leader_gone, sent_kill, unexpected;
+    bool terminal_idle;      /* nobody has its terminal open just now */
     enum end_reason reason, ending; /* ending: why we are ending it, 0 when we are not */
     int status;              /* wait status */
     int64_t started_us, ended_us, started_real_ms;
@@ -174,6 +175,8 @@ void put_end_record(struct buffer *b, const struct command *c);
 void output_open(struct command *c, int which, int fd);
 void output_drain(struct command *c); /* read what is there now */
 void output_let_go(struct command *c);
+void output_hang_up(struct command *c);
+void output_resume(struct command *c); /* look again at a terminal that nobody had open */
 bool output_open_any(const struct command *c);
 
 /* input.c */
