@@ -81,7 +81,7 @@ async def test_an_interactive_shell(sandbox: Sandbox) -> None:
     await _until(output, b"42")
     await process.write(b"\x1a")  # job control works: the shell has the terminal
     await _until(output, b"Stopped")
-    await process.write(b"kill -9 %1; wait; exit 3\n")
+    await process.write(b"kill -9 %1\nexit 3\nexit 3\n")
     assert (await process.wait()).exit_code == 3
 
 
