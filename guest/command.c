@@ -199,7 +199,16 @@ void command_end_tree(struct command *c, enum end_reason why)
             tree_kill(c); /* what lives on of it */
         return;
     }
-    if (c->ending != 0 || c->leader_gone)
+    if (c->leader_gone) { /* draining: how it ended stands, and a cancel ends what it left behind */
+        if (why == END_CANCELLED && c->state == DRAINING) {
+            c->ending = why;
+            c->state = RUNNING; /* until its tree is empty */
+            tree_kill(c);
+            command_advance(c);
+        }
+        return;
+    }
+    if (c->ending != 0)
         return;
     c->ending = why;
     c->timeout_at_ms = NEVER;

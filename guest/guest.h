@@ -31,6 +31,7 @@ struct guest {
     struct options options;
     bool is_init;      /* pid 1 of its namespace: its end is everybody's end */
     int root_fd;       /* "/" */
+    int spare_fd;      /* held back, so that one client too many can be turned away */
     int oom_fd;        /* own oom_score_adj, opened while that was possible; -1 */
     int cgroup_fd;     /* own cgroup2 mount, reachable by no path; -1 */
     int64_t started_ms, ttl_until_ms, last_request_ms, last_heartbeat_ms;
