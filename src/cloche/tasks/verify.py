@@ -35,6 +35,7 @@ TEST_OUTPUT = "test-stdout.txt"
 
 _SCRIPT = f"{TESTS}/test.sh"
 _LAST_LINES_BYTES = 4096
+_LOGS_BYTES_MAX = 256 << 20
 _OPEN = 0o777
 
 
@@ -114,7 +115,7 @@ async def verify(
     completed = await sandbox.run(await _command(task, sandbox, env, user))
     _raise_if_not_run(task, completed)
     with _as(VerifierFilesLost):
-        skipped = await sandbox.download(VERIFIER_LOGS, output_dir)
+        skipped = await sandbox.download(VERIFIER_LOGS, output_dir, limit_bytes=_LOGS_BYTES_MAX)
     if completed.reason is EndReason.TIMEOUT:
         raise VerifierTimeout(
             f"the verifier was ended after {task.verifier.timeout_s:g} s",
@@ -129,13 +130,15 @@ async def verify(
 
 
 async def _clear(sandbox: Sandbox) -> None:
-    """Remove rewards that were there before, and make the verifier's folder one that it can write to."""
+    """Empty the verifier's folder, and make it one that the verifier can write to.
+
+    Harbor removes stale rewards only; whatever else an agent put there would end up in the record.
+    """
     for path in ("/logs", TESTS):
         await _real_folder(sandbox, path, 0o755)
     await _open_folder(sandbox, VERIFIER_LOGS)
     for entry in await sandbox.list_dir(VERIFIER_LOGS):
-        if entry.name.startswith("reward.") or entry.name == TEST_OUTPUT:
-            await sandbox.remove(f"{VERIFIER_LOGS}/{entry.name}", recursive=True)
+        await sandbox.remove(f"{VERIFIER_LOGS}/{entry.name}", recursive=True)
 
 
 async def _open_folder(sandbox: Sandbox, path: str) -> None:

@@ -35,7 +35,7 @@ class Tree:
             raise NotFound(path)
         return self.folders[path]
 
-    async def download(self, source: str, target: Path) -> list[FileInfo]:
+    async def download(self, source: str, target: Path, *, limit_bytes: int = 0) -> list[FileInfo]:
         if self.broken is not None:
             raise self.broken
         self.fetched.append(source)
