@@ -235,16 +235,20 @@ def viewer(program: Path, jobs: Path, home: Path) -> Iterator[Callable[[str], An
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session, with everything in its group."""
+    """End a process that leads a session, with everything in its group, and see that nothing is left."""
     try:
-        os.killpg(process.pid, signal.SIGTERM)
+        process.terminate()
         process.wait(20)
     except subprocess.TimeoutExpired:
-        pass
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
+    for _ in range(100):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("something that the viewer started is still there")
 
 
 def test_harbor_view_serves_our_folder(peer: Peer, job: Job, tmp_path: Path) -> None:
