@@ -28,7 +28,7 @@ from cloche.sandbox.images.disk import private_folder, read_json, waiting_lock, 
 from cloche.sandbox.images.records import Layer, Manifest, NameRecord
 from cloche.sandbox.images.registry import errors, manifests
 from cloche.sandbox.images.registry.client import Answer, RegistryClient
-from cloche.sandbox.images.registry.complete import missing_folders
+from cloche.sandbox.images.registry.complete import lowest_that_counts, missing_folders
 from cloche.sandbox.images.registry.credentials import credentials_for
 from cloche.sandbox.images.registry.errors import RegistryError
 from cloche.sandbox.images.registry.layers import WrongDiffDigest, unpack
@@ -218,6 +218,8 @@ class _Pull:
             layers = [task.result() for task in tasks]
             config = found.configuration.config
             paths = [self.store.settings.state_dir / layer.path for layer in layers]
+            lowest = await asyncio.to_thread(lowest_that_counts, paths)
+            layers, paths = layers[lowest:], paths[lowest:]
             extra = await asyncio.to_thread(missing_folders, paths, config.workdir)
             if extra:
                 layers.append(await in_thread(partial(self._add_folders, work, extra)))
