@@ -20,7 +20,8 @@ from cloche.core.retry import GiveUp, decide
 from cloche.core.schedule import Queue, Stop
 from cloche.experiment.attempt import Attempt, Bench
 from cloche.experiment.images import Prepare
-from cloche.experiment.plan import PlannedTrial, timeouts
+from cloche.experiment.limits import timeouts
+from cloche.experiment.plan import PlannedTrial
 from cloche.experiment.record.trial import TrialFolder
 from cloche.experiment.shield import thread_to_the_end
 from cloche.experiment.stillborn import write_refused, write_stillborn
@@ -174,7 +175,7 @@ class Runner:
 
     async def _ready(self, task: Task, states: list[State]) -> None:
         """Prepare a task's image once, then queue its trials, or fail them all with the reason."""
-        limit_s = timeouts(task, self._bench.job.plan.timeout_multiplier).start_s
+        limit_s = timeouts(task, self._bench.job.plan.limits).start_s
         try:
             image = await self._prepare(task, limit_s)
         except Exception as error:  # noqa: BLE001  # boundary: image

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloche.tasks.ignore import IGNORE_FILE, Rules, TaskIgnores
 from cloche.tasks.model import Doubt, Finding, Refusal
 from cloche.tasks.toml import TomlError, decode
 
@@ -27,7 +28,7 @@ _SINGLE_FILES = (CONFIG, INSTRUCTION, "README.md", "trajectory.json")
 _FOLDERS = ("environment", "tests", "solution", "steps")
 _IGNORED_ANYWHERE = re.compile(r"(?:.*\.(?:pyc|swp|swo)|.*~|\.DS_Store)\Z", re.DOTALL)
 _IGNORED_FOLDER = "__pycache__"
-_IGNORE_FILE = ".harborignore"
+_GITIGNORE = ".gitignore"
 
 # leading canary lines tell trainers that a file is a benchmark's; the agent must not see them
 _CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
@@ -161,16 +162,24 @@ class Folder:
 
 
 def task_files(folder: Folder) -> Iterator[tuple[str, Path]]:
-    """Yield (path, file) of the files that make the task, in order of their paths."""
+    """Yield (path, file) of the files that make the task, in order of their paths.
+
+    A ``.gitignore`` at the top decides what is left out, and replaces the list that holds without one.
+    """
     found = [(name, folder.root / name) for name in _SINGLE_FILES]
+    ignores = TaskIgnores(folder.root)
     for top in _FOLDERS:
-        found += _below(folder, top)
+        found += _below(folder, top, ignores, ruled=False)
+    text = folder.text(_GITIGNORE)
+    rules = None if text is None else Rules(text.split("\n"))
     for name, path in sorted(found):
-        if path.is_file() and not _ignored(name):
+        left_out = _ignored(name) if rules is None else rules.verdict(name)
+        if not left_out and path.is_file():
             yield name, path
 
 
-def _below(folder: Folder, prefix: str) -> Iterator[tuple[str, Path]]:
+def _below(folder: Folder, prefix: str, ignores: TaskIgnores, *, ruled: bool) -> Iterator[tuple[str, Path]]:
+    """Yield what lies below a folder; ``ruled`` says that an ignore file stands in one above."""
     if prefix.count("/") > DEPTH_MAX:
         raise folder.too_deep(prefix)
     path = folder.root / prefix
@@ -178,13 +187,16 @@ def _below(folder: Folder, prefix: str) -> Iterator[tuple[str, Path]]:
         return
     with os.scandir(path) as opened:
         entries = list(opened)
+    ruled = ruled or any(entry.name == IGNORE_FILE for entry in entries)
     for entry in entries:
-        if entry.name == _IGNORE_FILE:
-            continue
         name = f"{prefix}/{entry.name}"
-        yield name, Path(entry.path)
-        if entry.is_dir(follow_symlinks=False):
-            yield from _below(folder, name)
+        below = entry.is_dir(follow_symlinks=False)
+        if (ruled or entry.is_symlink()) and ignores.excluded(name, folder=entry.is_dir()):
+            continue
+        if below:
+            yield from _below(folder, name, ignores, ruled=ruled)
+        else:
+            yield name, Path(entry.path)
 
 
 def _ignored(name: str) -> bool:
@@ -207,24 +219,21 @@ def content_digest(folder: Folder) -> str:
     return f"sha256:{outer.hexdigest()}"
 
 
-def refused_files(folder: Folder) -> Iterator[Refusal]:
+def refused_files(folder: Folder, steps: Iterable[str]) -> Iterator[Refusal]:
     """Yield a refusal for each file that asks for something which cannot be executed yet."""
-    if folder.inside("environment/docker-compose.yaml") is not None:
-        name = "environment/docker-compose.yaml"
-        message = "it is made of several containers (docker-compose.yaml), which is not supported yet"
-        yield Refusal(code="plan/compose", message=message, where=folder.where(name))
-    if folder.inside("trajectory.json") is not None:
-        message = "it starts from an earlier conversation (trajectory.json), which agents are not given yet"
-        yield Refusal(code="plan/trajectory", message=message, where=folder.where("trajectory.json"))
-    for top in ("tests", "solution"):
-        name = f"{top}/{_IGNORE_FILE}"
+    for name in ("trajectory.json", *(f"steps/{step}/trajectory.json" for step in steps)):
         if folder.inside(name) is not None:
-            message = f"it leaves files out by {_IGNORE_FILE}, whose rules are not applied yet"
-            yield Refusal(code="plan/ignore_file", message=message, where=folder.where(name))
+            message = f"it starts from an earlier conversation ({name}), which agents are not given yet"
+            yield Refusal(code="plan/trajectory", message=message, where=folder.where(name))
 
 
-def doubtful_files(folder: Folder) -> Iterator[Doubt]:
-    """Yield a doubt for each file that is not taken into account the way Harbor does."""
-    if folder.inside(".gitignore") is not None:
-        message = "the digest does not apply the task's .gitignore, so it may differ from Harbor's"
-        yield Doubt(code="task/digest", message=message, where=folder.where(".gitignore"))
+def doubtful_files(folder: Folder, steps: Iterable[str]) -> Iterator[Doubt]:
+    """Yield a doubt for each file that changes nothing."""
+    known = set(steps)
+    if known and folder.inside(INSTRUCTION) is not None:
+        message = f"`{INSTRUCTION}` is not used: each step has an instruction of its own"
+        yield Doubt(code="task/no_effect", message=message, where=folder.where(INSTRUCTION))
+    for name in folder.entries("steps"):
+        if name not in known:
+            message = f"`steps/{name}` is not used: there is no step of that name"
+            yield Doubt(code="task/no_effect", message=message, where=folder.where(f"steps/{name}"))
