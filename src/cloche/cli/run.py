@@ -233,17 +233,13 @@ async def _conduct(plan: Plan, folder: Path, options: Options) -> Ending:
     try:
         show.emit("launch", {"folder": str(folder), "trials": len(plan.trials), "pid": os.getpid()})
         async with show.showing():
-            ending = await run_under_signals(session, show.watch(), show.known, _say)
+            ending = await run_under_signals(session, show.watch(), show.known, show.say)
     except Killed as killed:
         _leave(killed.exit_code)
     finally:
         await driver.close()
     _report(show, ending, summarise(ending.outcomes), folder, options)
     return ending
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
 
 
 def _show(plan: Plan, options: Options) -> Show:

@@ -21,7 +21,7 @@ from cloche.core.failures import Failure
 from cloche.core.outcome import TrialOutcome
 from cloche.experiment.runner import Runner, Watch
 from cloche.report.live import LiveView
-from cloche.report.numbers import duration
+from cloche.report.numbers import duration, plural
 from cloche.report.progress import Progress, plain_line, record
 from cloche.report.summary import Column
 
@@ -54,9 +54,24 @@ class Show:
         return Watch(
             trial_done=self._trial_done,
             attempt_failed=self._attempt_failed,
-            trouble=self.show_error,
+            trouble=self.trouble,
             changed=self._changed,
         )
+
+    def say(self, text: str) -> None:
+        """Write a line to standard error; above the live view where there is one."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def trouble(self, error: ClocheError) -> None:
+        """Show an error as all commands do; above the live view where there is one."""
+        if self.style is not Style.LIVE:
+            self.show_error(error)
+            return
+        self.say(f"error: {error.message}  [{error.code}]")
+        if error.where:
+            self.say(f"  {error.where}")
+        if error.hint:
+            self.say(f"hint: {error.hint}")
 
     def known(self, trial: TrialOutcome) -> None:
         """Count a trial that needs not be run."""
@@ -68,8 +83,7 @@ class Show:
     def _attempt_failed(self, trial: TrialOutcome, failure: Failure, wait_s: float) -> None:
         if self.style in {Style.LIVE, Style.LINES}:
             who = f"{trial.task} {Column(trial.agent, trial.model).label} #{trial.repeat}"
-            text = f"{who}: {failure.message} [{failure.code}]; again in {duration(wait_s)}"
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self.say(f"{who}: {failure.message} [{failure.code}]; again in {duration(wait_s)}")
 
     def _changed(self, runner: Runner) -> None:
         progress = self.progress
@@ -77,7 +91,7 @@ class Show:
         progress.waiting = runner.waiting
         progress.stop = runner.stop
         tasks = runner.preparing
-        progress.preparing = f"preparing the images of {tasks} tasks" if tasks else ""
+        progress.preparing = f"preparing the images of {plural(tasks, 'task')}" if tasks else ""
 
     def emit(self, kind: str, values: dict[str, object]) -> None:
         """Write one JSON record to standard output, where that is asked for."""
@@ -90,8 +104,7 @@ class Show:
         if self.style is Style.JSON:
             self.emit("progress", record(self.progress, elapsed_s))
         else:
-            line = plain_line(self.progress, elapsed_s)
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.say(plain_line(self.progress, elapsed_s))
 
     async def _ticking(self, every_s: float) -> None:
         while True:
