@@ -101,7 +101,7 @@ def combine_rewards(
 
 
 def missed(rewards: Mapping[str, float] | None, least: Mapping[str, float]) -> str | None:
-    """Return which threshold a step has missed, if any; a reward that is not there counts as minus infinity."""
+    """Return the threshold that a step has missed, if any; a missing reward counts as minus infinity."""
     for key, threshold in least.items():
         value = (rewards or {}).get(key)
         if value is None or value < threshold:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cloche.core.errors import ClocheError
@@ -18,7 +18,8 @@ from cloche.core.failures import Failure, classify, first_cause
 from cloche.core.outcome import AttemptOutcome, TrialOutcome
 from cloche.core.retry import GiveUp, decide
 from cloche.core.schedule import Queue, Stop
-from cloche.experiment.attempt import Attempt, Bench
+from cloche.experiment.attempt import Attempt
+from cloche.experiment.bench import Bench
 from cloche.experiment.images import Prepare
 from cloche.experiment.limits import timeouts
 from cloche.experiment.plan import PlannedTrial
@@ -36,6 +37,7 @@ class State:
     plan: PlannedTrial
     outcome: TrialOutcome
     image: PreparedImage | None = None
+    verifier_images: Mapping[str, PreparedImage] = field(default_factory=dict)
     made: int = 0
 
     @property
@@ -178,6 +180,7 @@ class Runner:
         limit_s = timeouts(task, self._bench.job.plan.limits).start_s
         try:
             image = await self._prepare(task, limit_s)
+            verifier_images = await self._verifier_images(task, limit_s)
         except Exception as error:  # noqa: BLE001  # boundary: image
             if isinstance(error, ClocheError):
                 self._watch.trouble(error)
@@ -186,8 +189,18 @@ class Runner:
             return
         for state in states:
             state.image = image
+            state.verifier_images = verifier_images
             self._queue.add(state.plan.name)
         self._wake.set()
+
+    async def _verifier_images(self, task: Task, limit_s: float) -> dict[str, PreparedImage]:
+        """Prepare the images of verifiers that have sandboxes of their own, by the name of the step."""
+        images: dict[str, PreparedImage] = {}
+        for stage in task.stages:
+            environment = stage.verifier.environment
+            if environment is not None:
+                images[stage.name] = await self._prepare(replace(task, environment=environment), limit_s)
+        return images
 
     async def _fail_before_start(self, state: State, reason: Failure) -> None:
         attempt = await thread_to_the_end(write_stillborn, self._bench, state.plan, state.next_number, reason)
@@ -213,7 +226,9 @@ class Runner:
             raise AssertionError(f"{plan.name} was started before it was ready")
         folder = TrialFolder(self._bench.job.folder / plan.name)
         await thread_to_the_end(_make_room, folder)
-        attempt = Attempt(self._bench, plan, task, image, state.next_number)
+        attempt = Attempt(
+            self._bench, plan, task, image, state.next_number, verifier_images=state.verifier_images
+        )
         try:
             outcome = await attempt.run()
         except asyncio.CancelledError:

@@ -18,13 +18,14 @@ MAIN = "main"
 
 # set by Harbor's own files, or what a sandbox is anyway
 _PASSED_BY = frozenset(
-    "command container_name entrypoint expose hostname init labels platform pull_policy restart"
-    " stdin_open stop_grace_period tty".split()
+    {
+        *("command", "entrypoint", "container_name", "hostname", "init", "labels", "platform", "restart"),
+        *("expose", "pull_policy", "stdin_open", "stop_grace_period", "tty"),
+    }
 )
-_HARBOR_VARIABLES = frozenset(
-    "CONTEXT_DIR MAIN_IMAGE_NAME PREBUILT_IMAGE_NAME CPUS MEMORY TEST_DIR"
-    " HOST_VERIFIER_LOGS_PATH ENV_VERIFIER_LOGS_PATH HOST_AGENT_LOGS_PATH ENV_AGENT_LOGS_PATH"
-    " HOST_ARTIFACTS_PATH ENV_ARTIFACTS_PATH".split()
+_HARBOR_VARIABLE = re.compile(
+    r"CONTEXT_DIR|MAIN_IMAGE_NAME|PREBUILT_IMAGE_NAME|CPUS|MEMORY|TEST_DIR"
+    r"|(?:HOST|ENV)_(?:VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH"
 )
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmg]?)i?b?", re.IGNORECASE)
@@ -112,7 +113,7 @@ def _text(node: Node, what: str, found: Composed) -> str | None:
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[3]
-        if match[2] is None and name not in _HARBOR_VARIABLES:
+        if match[2] is None and not _HARBOR_VARIABLE.fullmatch(name):
             missing.append(name)
         return match[2] or ""
 

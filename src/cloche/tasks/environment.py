@@ -83,7 +83,9 @@ def read_healthcheck(table: Table, limit_s: float) -> Healthcheck | None:
     else:
         longest_s = check.start_period_s + check.retries * (check.timeout_s + check.interval_s)
         if longest_s > limit_s:
-            message = f"a healthcheck that fails takes up to {longest_s:g} s and is cut off after {limit_s:g} s"
+            message = (
+                f"a healthcheck that fails takes up to {longest_s:g} s and is cut off after {limit_s:g} s"
+            )
             table.doubt("healthcheck", "task/deadlines", message, "raise build_timeout_sec")
     return check
 

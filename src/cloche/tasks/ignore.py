@@ -85,7 +85,7 @@ def _regex(parts: list[str], *, anchored: bool, folder: bool) -> str:
 
 
 def _segment(glob: str) -> str:
-    """Translate one part of a pattern: ``*``, ``?``, ``[...]`` and ``\\`` never reach over a slash."""
+    """Translate one part of a pattern: stars, question marks and classes never reach over a slash."""
     if glob == "*":
         return "[^/]+"
     text, at = "", 0

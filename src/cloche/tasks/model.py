@@ -238,9 +238,9 @@ class Task:
 
     ``digest`` is ``sha256:`` and the content digest of the files that make the task. ``instruction``
     is what the agent is told. A task in steps has no instruction of its own; ``stages`` gives what is to
-    be done one after the other in either case. ``refused`` holds what the files ask for that cannot be executed;
-    :func:`cloche.tasks.refusals` adds what this host lacks. ``not_enforced`` names limits that are
-    recorded and not held.
+    be done one after the other in either case. ``refused`` holds what the files ask for that cannot be
+    executed; :func:`cloche.tasks.refusals` adds what this host lacks. ``not_enforced`` names limits that
+    are recorded and not held.
     """
 
     name: str

@@ -82,7 +82,11 @@ class Parts:
         elif folder.entries("environment"):
             folder.check_tree("environment")
             environment = replace(environment, upload_dir=folder.root / "environment")
-        if environment.docker_image is None and environment.dockerfile is None and not self._refused_compose():
+        if (
+            environment.docker_image is None
+            and environment.dockerfile is None
+            and not self._refused_compose()
+        ):
             message = "it names no image: neither environment/Dockerfile nor environment.docker_image"
             hint = "write environment/Dockerfile, or set docker_image in [environment]"
             self._broken("environment", "task/no_image", message, hint)

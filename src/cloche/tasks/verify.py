@@ -105,12 +105,13 @@ async def forget_grading(sandbox: Sandbox) -> None:
     """Remove tests, solution, rewards and agent's logs, so that the next step can read none of them."""
     for path in (TESTS, SOLUTION, VERIFIER_LOGS, AGENT_LOGS):
         await _real_folder(sandbox, path, 0o755)
-        await _empty(sandbox, path)
+        await empty_folder(sandbox, path)
     for path in (VERIFIER_LOGS, AGENT_LOGS):
         await _open_folder(sandbox, path)
 
 
-async def _empty(sandbox: Sandbox, path: str) -> None:
+async def empty_folder(sandbox: Sandbox, path: str) -> None:
+    """Remove all that a folder holds."""
     for entry in await sandbox.list_dir(path):
         await sandbox.remove(entry.path, recursive=entry.is_folder)
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 DEPTH_MAX = 40
 
-_KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s\[\]{}"'#,&*!|>%@`-][^#:]*?|-[^\s#:][^#:]*?)\s*:(?=\s|$)\s*""")
+_KEY = re.compile(
+    r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s\[\]{}"'#,&*!|>%@`-][^#:]*?|-[^\s#:][^#:]*?)\s*:(?=\s|$)\s*"""
+)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "e": "\x1b", '"': '"', "\\": "\\", "/": "/", " ": " "}
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
@@ -35,8 +37,11 @@ class Node:
     @property
     def kind(self) -> str:
         """What it is, in words."""
-        names = {dict: "a mapping", list: "a list", str: "a text"}
-        return names.get(type(self.value), "nothing")
+        if isinstance(self.value, dict):
+            return "a mapping"
+        if isinstance(self.value, list):
+            return "a list"
+        return "nothing" if self.value is None else "a text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,9 @@ class _Reader:
                 raise YamlError(f"`{key}` is there twice", line.number)
             self.at += 1
             rest = line.text[match.end() :]
-            node = self._value(rest, line, depth) if rest else self._below(indent, line.number, depth, key=True)
+            node = (
+                self._value(rest, line, depth) if rest else self._below(indent, line.number, depth, key=True)
+            )
             found[key] = Node(node.value, line.number)
         self._check_indent(indent)
         return Node(found, first)

@@ -19,6 +19,7 @@ import pytest
 from cloche.agents.base import ModelEndpoint
 from cloche.core.retry import RetryPolicy
 from cloche.experiment.images import store_images
+from cloche.experiment.limits import TimeoutRules
 from cloche.experiment.plan import ModelChoice, Plan, Price, make_plan
 from cloche.experiment.runner import Watch
 from cloche.experiment.session import Ending, Session
@@ -168,7 +169,9 @@ class Lab:
         prices: Mapping[str, Price] | None = None,
         environ: Mapping[str, str] | None = None,
         retries: int = 1,
-        **more: int,
+        concurrency: int = 4,
+        repeats: int = 1,
+        limits: TimeoutRules | None = None,
     ) -> Ending:
         """Run tasks and return the ending."""
         choices = [
@@ -182,10 +185,11 @@ class Lab:
             find_tasks(paths),
             agents,
             choices,
-            concurrency=more.pop("concurrency", 4),
+            concurrency=concurrency,
+            repeats=repeats,
+            limits=limits,
             retry=RetryPolicy(retries=retries, first_wait_s=0.0),
             environ=environ or {},
-            **more,
         )
         prepare = store_images(self.installation.store)
         session = Session(plan, self.folder, self.driver, prepare, environ=environ or {})
