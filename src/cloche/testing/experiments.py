@@ -114,7 +114,8 @@ def make_task(tmp_path: Path) -> MakeTask:
     """Return a function that makes a task: what a test changes about a good one.
 
     ``solve`` and ``test`` are the scripts of the solution and the verifier, ``agent_s`` and
-    ``verifier_s`` their limits, ``toml`` is added to ``task.toml``.
+    ``verifier_s`` their limits, ``toml`` is added to ``task.toml`` and ``top`` stands at its beginning;
+    ``files`` adds files or, with ``None``, leaves them out.
     """
 
     def make(
@@ -126,15 +127,16 @@ def make_task(tmp_path: Path) -> MakeTask:
         verifier_s: float = 30.0,
         environment: str = f'docker_image = "{IMAGE}"',
         toml: str = "",
-        files: Mapping[str, str] | None = None,
+        top: str = "",
+        files: Mapping[str, str | None] | None = None,
     ) -> Path:
         folder = tmp_path / "tasks" / name
         config = (
-            f'schema_version = "1.4"\n[agent]\ntimeout_sec = {agent_s}\n'
+            f'schema_version = "1.4"\n{top}\n[agent]\ntimeout_sec = {agent_s}\n'
             f"[verifier]\ntimeout_sec = {verifier_s}\n"
             f'[environment]\nmemory_mb = 256\nnetwork_mode = "no-network"\n{environment}\n{toml}\n'
         )
-        wanted = {
+        wanted: dict[str, str | None] = {
             "task.toml": config,
             "instruction.md": f"Do the task {name}.\n",
             "tests/test.sh": test,
@@ -142,8 +144,9 @@ def make_task(tmp_path: Path) -> MakeTask:
             **(files or {}),
         }
         for path, text in wanted.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
+            if text is not None:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_text(text)
         return folder
 
     return make
