@@ -338,6 +338,7 @@ void cgroup_stop(void)
     if (v2_top >= 0) {
         put_text_at(v2_root, "cgroup.procs", "0");
         remove_group(v2_top, own_name, 1, &patience);
+        remove_stale_spawners(); /* a name server that was adopted kept its first one busy */
         unlinkat(v2_top, "_pool", AT_REMOVEDIR);
         unlinkat(v2_root, top_name, AT_REMOVEDIR);
     }

@@ -128,7 +128,24 @@ static void stop_resolver(void)
     waitpid(resolver_pid, NULL, WNOHANG); /* not our child if it was adopted */
     close(resolver_pidfd);
     resolver_pidfd = -1;
+}
+
+/* The file says that there may be rules, from before they are loaded until after they are gone. */
+static void take_down(void)
+{
+    stop_resolver();
+    unload_rules();
     unlinkat(run_fd, "resolver.pid", 0);
+}
+
+static int bring_up(struct failure *f)
+{
+    if (write_file_at(run_fd, "resolver.pid", "", 0, 0600) != 0)
+        return fail(f, "note the name server");
+    if (load_rules(f) == 0 && start_resolver(f) == 0)
+        return 0;
+    take_down();
+    return -1;
 }
 
 int network_start(struct failure *f)
@@ -139,9 +156,7 @@ int network_start(struct failure *f)
         if (settings.resolver == NULL || settings.nft_file == NULL)
             result = fail_with(f, "network", 0, "this spawner was started without public networks");
         else
-            result = load_rules(f);
-        if (result == 0 && (result = start_resolver(f)) != 0)
-            unload_rules();
+            result = bring_up(f);
         started = result == 0;
     }
     unused_since = 0;
@@ -152,10 +167,8 @@ int network_start(struct failure *f)
 void network_stop(void)
 {
     pthread_mutex_lock(&lock);
-    if (started) {
-        stop_resolver();
-        unload_rules();
-    }
+    if (started)
+        take_down();
     started = false;
     pthread_mutex_unlock(&lock);
 }
@@ -213,7 +226,7 @@ void network_adopted(void)
     if (table_count_public() > 0) {
         load_rules(&ignored); /* replaces the table */
         started = true;
-    } else if (resolver_pidfd >= 0) {
+    } else if (faccessat(run_fd, "resolver.pid", F_OK, 0) == 0) {
         started = true;
         network_stop();
     }

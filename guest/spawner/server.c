@@ -170,8 +170,7 @@ static void serve(struct client *client)
     if (read_client(client))
         return;
     epoll_ctl(epoll_fd, EPOLL_CTL_DEL, client->fd, NULL);
-    shutdown(client->fd, SHUT_RDWR);
-    clients--;
+    clients--; /* answers that are still to come keep it open */
     client_drop(client);
 }
 

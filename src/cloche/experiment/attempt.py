@@ -101,10 +101,10 @@ class Attempt:
         except Exception as error:  # noqa: BLE001  # boundary: attempt
             self._failure = in_an_attempt(classify(error))
             self._rewards = None
-        self.outcome = await to_the_end(self._end())
+        outcome = await to_the_end(self._end())
         if cancelled:
             raise asyncio.CancelledError
-        return self.outcome
+        return outcome
 
     # --- what is known before it starts ---
 
@@ -233,6 +233,7 @@ class Attempt:
             update={"sandbox_deleted": deleted, "command_ends": dict(ends)}
         )
         await asyncio.to_thread(self._write, outcome, record)
+        self.outcome = outcome
         return outcome
 
     def _usage(self) -> Usage | None:

@@ -24,7 +24,7 @@ from cloche.experiment.images import Prepare
 from cloche.experiment.limits import timeouts
 from cloche.experiment.plan import PlannedTrial
 from cloche.experiment.record.trial import TrialFolder
-from cloche.experiment.shield import thread_to_the_end
+from cloche.experiment.shield import thread_to_the_end, to_the_end
 from cloche.experiment.stillborn import write_refused, write_stillborn
 from cloche.sandbox.spec import PreparedImage
 from cloche.tasks.model import Task
@@ -184,8 +184,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001  # boundary: image
             if isinstance(error, ClocheError):
                 self._watch.trouble(error)
-            for state in states:
-                await self._fail_before_start(state, classify(error))
+            await to_the_end(self._fail_before_start(states, classify(error)))
             return
         for state in states:
             state.image = image
@@ -202,10 +201,12 @@ class Runner:
                 images[stage.name] = await self._prepare(replace(task, environment=environment), limit_s)
         return images
 
-    async def _fail_before_start(self, state: State, reason: Failure) -> None:
-        attempt = await thread_to_the_end(write_stillborn, self._bench, state.plan, state.next_number, reason)
-        state.add(attempt)
-        self._watch.trial_done(state.outcome)
+    async def _fail_before_start(self, states: list[State], reason: Failure) -> None:
+        for state in states:
+            number = state.next_number
+            attempt = await asyncio.to_thread(write_stillborn, self._bench, state.plan, number, reason)
+            state.add(attempt)
+            self._watch.trial_done(state.outcome)
 
     def _start_due(self, group: asyncio.TaskGroup) -> None:
         for name in self._queue.take(self._clock()):

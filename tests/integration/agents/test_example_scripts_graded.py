@@ -23,8 +23,19 @@ from cloche.testing.model_server import ScriptedModelServer, load_scripts
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 TASKS = {task.path.name: task for task in find_tasks([EXAMPLES / "tasks"]) if isinstance(task, Task)}
 SOLVED = {
-    "scripted-a": {"csv-dedupe", "fix-off-by-one", "non-root-notes", "package-tools", "utf8-torture"},
-    "scripted-b": {"csv-dedupe", "log-forensics"},
+    "scripted-a": {
+        "big-file",
+        "build-from-source",
+        "csv-dedupe",
+        "fix-off-by-one",
+        "flaky-fetch",
+        "non-root-notes",
+        "package-tools",
+        "setuid-sudo",
+        "speed-up",
+        "utf8-torture",
+    },
+    "scripted-b": {"csv-dedupe", "log-forensics", "several-rewards"},
 }
 
 ImageOf = Callable[[Task], Awaitable[PreparedImage]]
@@ -105,6 +116,6 @@ async def test_a_scripted_model_solves_what_it_is_meant_to(
                 for model in SOLVED
             ]
         )
-    assert dict(zip(SOLVED, rewards, strict=True)) == {
-        model: float(name in solved) for model, solved in SOLVED.items()
-    }
+    assert {model: reward == 1.0 for model, reward in zip(SOLVED, rewards, strict=True)} == {
+        model: name in solved for model, solved in SOLVED.items()
+    }, rewards

@@ -32,7 +32,8 @@ async def test_artifacts_come_to_their_places_and_stand_in_the_manifest(
     solve = (
         "#!/bin/sh\nmkdir -p /root/out/cache/deep /root/out/keep\necho 1 > /root/out/a.txt\n"
         "echo 2 > /root/out/keep/b.pyc\necho 3 > /root/out/keep/c.txt\necho 4 > /root/out/cache/deep/d.txt\n"
-        "ln -s /etc/passwd /root/out/link\necho 5 > /root/one.txt\necho 6 > /logs/artifacts/x\ntouch /root/done\n"
+        "ln -s /etc/passwd /root/out/link\necho 5 > /root/one.txt\n"
+        "echo 6 > /logs/artifacts/x\ntouch /root/done\n"
     )
     top = (
         'artifacts = ["one.txt", "/root/missing.txt", { source = "/root/out", destination = "built/tree",'
@@ -152,7 +153,7 @@ async def test_files_that_an_ignore_file_names_stay_outside(lab: Lab, make_task:
 
 SEPARATE = (
     "#!/bin/sh\nfind /root /tests > /logs/verifier/seen\n"
-    "cat /root/work/answer.txt > /logs/verifier/reward.txt 2>/dev/null || echo 0 > /logs/verifier/reward.txt\n"
+    "reward=$(cat /root/work/answer.txt 2>/dev/null) || reward=0\necho $reward > /logs/verifier/reward.txt\n"
 )
 WORK = "#!/bin/sh\nmkdir -p /root/work\necho 1 > /root/work/answer.txt\necho x > /root/dirt\n"
 

@@ -221,7 +221,7 @@ async def test_what_a_trial_ran_in_is_on_record(lab: Lab, make_task: MakeTask) -
     assert isinstance(setting, dict)
     image = lab.installation.store.resolve("busybox:1")
     assert setting["image_digest"] == image.digest
-    assert (setting["driver"], setting["network"]) == ("local", "none")
+    assert (setting["driver"], setting["isolation"], setting["network"]) == ("local", "native", "none")
     assert (setting["cpus"], setting["memory_bytes"], setting["pids"]) == (1.0, 256 << 20, 4096)
     assert setting["not_enforced"] == ["storage_mb"]
 

@@ -137,3 +137,21 @@ def test_a_killed_import_leaves_nothing_that_the_next_does_not_remove(
     image = store.import_tar(archive, "whole")
     assert list((store.settings.state_dir / "staging").iterdir()) == []
     assert list(store.settings.layers_dir.iterdir()) == [image.layers[0]]
+
+
+async def test_a_folder_aside_is_gone_also_when_its_user_is_cancelled_at_any_point(tmp_path: Path) -> None:
+    staging = Staging(tmp_path / "staging")
+
+    async def use() -> None:
+        async with staging.folder_aside("work") as place:
+            (place / "file").touch()
+            await asyncio.Event().wait()
+
+    for turns in range(12):
+        task = asyncio.ensure_future(use())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert list((tmp_path / "staging").glob("*")) == []

@@ -81,7 +81,7 @@ class Case:
         self.most_running = max(self.most_running, runner.running)
 
     async def run(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.runner.run()
         assert self.driver.alive == {}, "a sandbox outlived its attempt"
 
@@ -282,7 +282,7 @@ class Gate:
 
     async def full(self) -> None:
         """Wait until as many commands run as trials may."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for _ in range(self._wanted):
                 await self._places.acquire()
 
@@ -322,7 +322,7 @@ async def test_a_retry_is_not_started_once_the_run_drains(case: Callable[..., Ca
     run = case(retry=RetryPolicy(retries=1, first_wait_s=30.0))
     run.driver.refuse = _first_fails(InfraError("no room", code="infra/capacity"))
     running = asyncio.create_task(run.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await run.tried_again.wait()
     run.runner.halt(Stop.DRAINING)
     await running
@@ -357,7 +357,7 @@ async def test_a_stop_never_goes_back(case: Callable[..., Case]) -> None:
 async def test_a_sandbox_that_cannot_be_deleted_is_on_record(case: Callable[..., Case]) -> None:
     run = case()
     run.driver.undeletable = True
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await run.runner.run()
     run.driver.alive.clear()
     (trial,) = run.done

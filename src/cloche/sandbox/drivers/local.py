@@ -31,6 +31,11 @@ class LocalDriver:
         self._settings = settings
         self._runtime: Runtime = runtime or NativeRuntime(settings)
 
+    @property
+    def isolation(self) -> str:
+        """How its sandboxes are kept apart from the host."""
+        return self._runtime.isolation
+
     async def create(self, spec: SandboxSpec, image: PreparedImage) -> Sandbox:
         """See :meth:`cloche.sandbox.driver.Driver.create`; raises EnvironmentUnusable as well."""
         record = Record(spec=spec, image=image, created_at=time.time(), boot=boot_id(), owner=this_process())

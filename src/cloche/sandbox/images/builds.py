@@ -197,8 +197,7 @@ def _raise_shared_failure(failed: Path, asked_at: int) -> None:
 async def _build(
     store: ImageStore, program: str, plan: BuildPlan, wanted: str, *, log: Path, timeout_s: float
 ) -> None:
-    await asyncio.to_thread(store.staging.sweep)
-    with store.staging.folder("build") as work:
+    async with store.staging.folder_aside("build") as work:
         tool = Buildah(program, store.settings, work)
         await _remove_dead_containers(store, tool)
         async with waiting_lock(store.root / "locks" / "builds", shared=True):
@@ -207,10 +206,13 @@ async def _build(
             except BaseException:
                 await to_the_end(asyncio.ensure_future(tool.remove_containers(tool.own_containers())))
                 raise
-            with store.writing():
-                store.put(manifest, _name_record(plan, manifest, wanted))
-                made = {"digest": manifest.digest, "log": str(log)}
-                write_json(store.root / "builds" / f"{plan.key}.json", made)
+            await asyncio.to_thread(_record, store, plan, manifest, wanted, log)
+
+
+def _record(store: ImageStore, plan: BuildPlan, manifest: Manifest, wanted: str, log: Path) -> None:
+    with store.writing():
+        store.put(manifest, _name_record(plan, manifest, wanted))
+        write_json(store.root / "builds" / f"{plan.key}.json", {"digest": manifest.digest, "log": str(log)})
 
 
 async def _run_build(
@@ -314,7 +316,7 @@ async def collect(store: ImageStore) -> None:
     with try_locked(store.root / "locks" / "builds") as alone:
         if not alone:
             return
-        with store.staging.folder("collect") as work:
+        async with store.staging.folder_aside("collect") as work:
             tool = Buildah(program, store.settings, work)
             await tool.remove_containers(tool.containers())
             kept = {manifest.digest for manifest in store.manifests()}

@@ -15,8 +15,8 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,7 @@ async def _made(
         except InvalidInput as error:
             say(f"the cached archive is damaged and is made again: {error}")
             cached.unlink(missing_ok=True)
-    with store.staging.folder("bootstrap") as work:
+    async with store.staging.folder_aside("bootstrap") as work:
         archive = work / "root.tar"
         log = new_log(store.root, "bootstrap")
         await _run(program, recipe, archive, log=log, timeout_s=timeout_s, say=say)
@@ -220,7 +220,7 @@ async def _run(
 ) -> None:
     work = archive.parent
     say(f"making {recipe.suite} with mmdebstrap from {len(recipe.source_lines)} sources; log: {log}")
-    with _fast_folder(work) as scratch:
+    async with _fast_folder(work) as scratch:
         command = [program, *_arguments(recipe, work), recipe.suite, str(archive), *recipe.source_lines]
         env = {**_environment(), "TMPDIR": str(scratch)}
         try:
@@ -232,17 +232,19 @@ async def _run(
         raise failure(f"making {recipe.suite} failed (mmdebstrap ended with {status})", log)
 
 
-@contextmanager
-def _fast_folder(work: Path) -> Iterator[Path]:
+def _memory_is_enough() -> bool:
+    return SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= SHARED_MEMORY_FREE_BYTES
+
+
+@asynccontextmanager
+async def _fast_folder(work: Path) -> AsyncIterator[Path]:
     """Yield a scratch folder in memory where there is room: unpacking packages is three times as fast."""
-    enough = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= SHARED_MEMORY_FREE_BYTES
-    if not enough:
+    if not _memory_is_enough():
         (work / "scratch").mkdir()
         yield work / "scratch"
         return
     staging = Staging(SHARED_MEMORY, "cloche-bootstrap-", shared=True)
-    staging.sweep()
-    with staging.folder("scratch") as scratch:
+    async with staging.folder_aside("scratch") as scratch:
         yield scratch
 
 

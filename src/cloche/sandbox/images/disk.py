@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cloche.core.ids import new_id
+from cloche.sandbox.images.tools import to_the_end
 
 POLL_S = 0.05
 
@@ -118,6 +119,19 @@ class Staging:
         finally:
             shutil.rmtree(path)
             os.close(descriptor)
+
+    @asynccontextmanager
+    async def folder_aside(self, purpose: str) -> AsyncIterator[Path]:
+        """Do as ``sweep`` and ``folder`` do, with the work on the disk kept off the event loop."""
+        await asyncio.to_thread(self.sweep)
+        manager = self.folder(purpose)
+        entering = asyncio.ensure_future(asyncio.to_thread(manager.__enter__))
+        try:
+            await asyncio.shield(entering)
+            yield entering.result()
+        finally:
+            await to_the_end(entering)
+            await to_the_end(asyncio.ensure_future(asyncio.to_thread(manager.__exit__, None, None, None)))
 
     def sweep(self) -> list[Path]:
         """Remove what dead processes left, and return it."""

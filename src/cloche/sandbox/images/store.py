@@ -7,7 +7,6 @@ no lock since files change atomically, writers hold ``images/locks/index``. The 
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 import urllib.parse
@@ -202,7 +201,6 @@ class ImageStore:
         if final.exists():
             return
         private_folder(final.parent)
-        os.sync()  # the files are on disk before a name can lead to them
         staged.rename(final)
 
     def put(self, manifest: Manifest, record: NameRecord) -> None:

@@ -79,9 +79,10 @@ class SpawnerConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise InfraError("the spawner ended", code="infra/transport")
         self._next_id = self._next_id % 0xFFFFFFFF + 1
+        frame = encode(request, self._next_id, encode_fields(fields or []))
         waiter: asyncio.Future[Fields] = self._loop.create_future()
         self._waiting[self._next_id] = waiter
-        self._transport.write(encode(request, self._next_id, encode_fields(fields or [])))
+        self._transport.write(frame)
         return await waiter
 
     def abort(self) -> None:
