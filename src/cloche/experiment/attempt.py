@@ -245,6 +245,7 @@ class Attempt:
         if found is not None:
             found = dataclasses.replace(found, message=scrub(found.message), detail=scrub(found.detail))
         whole = self._stages[0] if not self._task.steps else None
+        phases = {**self._phases, **(whole.phases if whole else {})}
         counted = [steps for stage in self._reached if (steps := stage.steps()) is not None]
         return AttemptOutcome(
             number=self._number,
@@ -255,16 +256,15 @@ class Attempt:
             rewards=self._rewards,
             usage=self._usage(),
             steps=sum(counted) if self._trial.model else None,
-            phases={**self._phases, **(whole.phases if whole else {})},
+            phases=dict(sorted(phases.items(), key=lambda item: item[1].started_at)),
             step_outcomes=() if whole else tuple(stage.outcome() for stage in self._reached),
         )
 
     def _write(self, outcome: AttemptOutcome, record: AttemptRecord) -> None:
         """Write what is left to write; ``result.json`` last, since it says that all else is there."""
         folder = self._folder
-        for stage in self._reached or self._stages[:1]:
+        for stage in self._reached if self._task.steps else self._stages:
             with recording(stage.folder.agent_dir):
-                stage.folder.make()
                 stage.write_trajectory()
         if outcome.failure is not None:
             text = f"{outcome.failure.message} [{outcome.failure.code}]\n\n{outcome.failure.detail}"
