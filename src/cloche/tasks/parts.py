@@ -6,6 +6,7 @@ except FolderError.
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,19 +83,18 @@ class Parts:
         elif folder.entries("environment"):
             folder.check_tree("environment")
             environment = replace(environment, upload_dir=folder.root / "environment")
-        if (
-            environment.docker_image is None
-            and environment.dockerfile is None
-            and not self._refused_compose()
-        ):
+        if environment.docker_image is None and environment.dockerfile is None and not self._image_told():
             message = "it names no image: neither environment/Dockerfile nor environment.docker_image"
             hint = "write environment/Dockerfile, or set docker_image in [environment]"
             self._broken("environment", "task/no_image", message, hint)
         self._environment = environment
         return environment
 
-    def _refused_compose(self) -> bool:
-        return any(refusal.code == "plan/compose" for refusal in self._findings.refused)
+    def _image_told(self) -> bool:
+        """Whether something has been found already that leaves the task without an image."""
+        return any(refusal.code == "plan/compose" for refusal in self._findings.refused) or any(
+            finding.code == "task/no_image" for finding in self._findings.broken
+        )
 
     def _composed(self, environment: Environment, dockerfile: Path | None) -> Environment:
         """Lay what ``docker-compose.yaml`` says below what ``task.toml`` says."""
@@ -130,7 +130,7 @@ class Parts:
         self, environment: Environment, found: Composed, dockerfile: Path | None
     ) -> Environment:
         if found.context is not None:
-            context = f"environment/{found.context}"
+            context = posixpath.normpath(f"environment/{found.context}")
             self._folder.check_tree(context)
             name = f"{context}/{found.dockerfile}"
             path = self._folder.file(name)

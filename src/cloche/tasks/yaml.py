@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 
 DEPTH_MAX = 40
+LINE_CHARS_MAX = 4000
+FLOW_CHARS_MAX = 8000
 
 _KEY = re.compile(
     r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s\[\]{}"'#,&*!|>%@`-][^#:]*?|-[^\s#:][^#:]*?)\s*:(?=\s|$)\s*"""
@@ -143,6 +145,8 @@ class _Reader:
                 if self.at >= len(self.lines):
                     raise YamlError("a bracket is not closed", line.number)
                 text += " " + self.lines[self.at].text
+                if len(text) > FLOW_CHARS_MAX:
+                    raise YamlError("a bracket is closed too late", line.number)
                 self.at += 1
             return _flow(text, line.number, depth)
         return Node(_scalar(text, line.number), line.number)
@@ -170,6 +174,8 @@ class _Reader:
 
 def _line(number: int, raw: str) -> _Line | None:
     """Return what a line says, without its comment; ``None`` if that is nothing."""
+    if len(raw) > LINE_CHARS_MAX:
+        raise YamlError(f"a line has more than {LINE_CHARS_MAX:,} characters", number)
     text = _uncommented(raw).rstrip()
     bare = text.lstrip(" ")
     if not bare or (bare == "---" and number == 1):
