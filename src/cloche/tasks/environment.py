@@ -108,7 +108,7 @@ def _healthcheck(table: Table) -> Healthcheck | None:
         command=command,
         start_period_s=start_period_s or 0.0,
         retries=retries or 3,
-        where=table.where("command"),
+        where=table.file,
         **known,
     )
 

@@ -68,6 +68,11 @@ class Table:
     def __contains__(self, key: str) -> bool:
         return key in self._data
 
+    @property
+    def file(self) -> str:
+        """The file that the table stands in."""
+        return self._findings.file
+
     def where(self, key: str) -> str:
         """Return ``file:line`` of a key."""
         return self._findings.where((*self._path, key))
@@ -188,14 +193,16 @@ class Table:
         values = {}
         for name, value in table.items():
             path = f"{key}.{name}"
-            where = self._findings.where((*self._path, key, name))
             if not isinstance(value, str):
                 problem = f"must be a text, not {kind_of(value)}"
             elif not name or "=" in name or "\0" in name or "\0" in value:
                 problem = "is not a variable that a process can have"
             else:
-                values[name] = EnvValue(text=value, where=where)
+                # the line matters where the host has to give a value; to count lines takes time
+                at = self._findings.where((*self._path, key, name)) if "${" in value else self._findings.file
+                values[name] = EnvValue(text=value, where=at)
                 continue
+            where = self._findings.where((*self._path, key, name))
             message = f"`{self.name(path)}` {problem}"
             self._findings.broken.append(Finding(code="task/type", message=message, where=where))
         return values

@@ -29,7 +29,6 @@ class VerifierFields:
     separate: bool | None = None
     environment: EnvironmentFields | None = None
     collect: tuple[CollectCommand, ...] = ()
-    where: str = ""
 
 
 def read_agent(table: Table, network: TaskNetwork) -> AgentPhase:
@@ -71,7 +70,6 @@ def read_verifier(table: Table, network: TaskNetwork) -> VerifierFields:
         separate=separate,
         environment=environment,
         collect=tuple(item for item in table.tables("collect", _collect) if item is not None),
-        where=table.where("environment_mode"),
     )
 
 

@@ -30,7 +30,6 @@ class StepFields:
     """The fields of one of ``[[steps]]``."""
 
     name: str
-    where: str
     agent: AgentPhase
     verifier: VerifierFields
     healthcheck: Healthcheck | None
@@ -138,7 +137,6 @@ def _steps(root: Table, environment: EnvironmentFields) -> tuple[StepFields, ...
 def _step(table: Table, environment: EnvironmentFields) -> StepFields:
     return StepFields(
         name=_step_name(table),
-        where=table.where("name"),
         agent=table.table("agent", lambda inner: read_agent(inner, environment.network)),
         verifier=table.table("verifier", lambda inner: read_verifier(inner, environment.network)),
         healthcheck=read_healthcheck(table, environment.build_timeout_s),

@@ -231,4 +231,4 @@ def test_a_healthcheck_has_dockers_defaults(make_task: MakeTask) -> None:
     check = task.environment.healthcheck
     assert check == Healthcheck(command="x", where=check.where if check else "")
     assert check is not None
-    assert check.where.endswith("task.toml:2")
+    assert check.where.endswith("task.toml")
