@@ -16,6 +16,7 @@
 #define BUCKETS 256
 #define DRAIN_MS 1000
 #define QUIET_MS 200
+#define HANG_UP_MS 250
 #define RETRY_MS_MIN 1
 #define RETRY_MS_MAX 50
 
@@ -198,13 +199,24 @@ void command_end_tree(struct command *c, enum end_reason why)
             tree_kill(c); /* what lives on of it */
         return;
     }
-    if (c->ending != 0 || c->leader_gone)
+    if (c->leader_gone) { /* draining: how it ended stands, and a cancel ends what it left behind */
+        if (why == END_CANCELLED && c->state == DRAINING) {
+            c->ending = why;
+            c->state = RUNNING; /* until its tree is empty */
+            tree_kill(c);
+            command_advance(c);
+        }
+        return;
+    }
+    if (c->ending != 0)
         return;
     c->ending = why;
     c->timeout_at_ms = NEVER;
     if (c->grace_ms > 0) {
-        if (c->terminal_fd >= 0)
+        if (c->terminal_fd >= 0) {
             tree_signal(c, SIGHUP); /* an interactive shell heeds no TERM */
+            c->retry_at_ms = now_ms() + HANG_UP_MS;
+        }
         tree_signal(c, SIGTERM);
         tree_signal(c, SIGCONT);
         c->kill_at_ms = now_ms() + c->grace_ms;
@@ -247,8 +259,13 @@ void commands_tick(void)
             tree_kill(c);
             c->kill_at_ms = now + RETRY_MS_MAX; /* where killing is not atomic, again */
         }
-        if (c->retry_at_ms <= now)
+        if (c->retry_at_ms <= now) {
             c->retry_at_ms = NEVER;
+            if (c->ending != 0 && !c->leader_gone)
+                output_hang_up(c); /* heeds neither HUP nor TERM while it waits for a key */
+            else
+                output_resume(c);
+        }
         if (c->leader_gone)
             command_advance(c);
     }

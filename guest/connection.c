@@ -49,12 +49,26 @@ int connection_open(int read_fd, int write_fd)
     return 0;
 }
 
+/* No descriptor is left for one more client: take it with the one held back for this, and let it go. */
+static void turn_away(int listener)
+{
+    if (guest.spare_fd >= 0)
+        close(guest.spare_fd);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0)
+        close(fd);
+    guest.spare_fd = fcntl(guest.root_fd, F_DUPFD_CLOEXEC, 0);
+}
+
 void connection_accept_on(struct source *listener)
 {
     for (int i = 0; i < 16; i++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE)
+                turn_away(listener->fd);
             return;
+        }
         connection_open(fd, fd);
     }
 }

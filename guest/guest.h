@@ -31,6 +31,7 @@ struct guest {
     struct options options;
     bool is_init;      /* pid 1 of its namespace: its end is everybody's end */
     int root_fd;       /* "/" */
+    int spare_fd;      /* held back, so that one client too many can be turned away */
     int oom_fd;        /* own oom_score_adj, opened while that was possible; -1 */
     int cgroup_fd;     /* own cgroup2 mount, reachable by no path; -1 */
     int64_t started_ms, ttl_until_ms, last_request_ms, last_heartbeat_ms;
@@ -145,6 +146,7 @@ struct command {
     struct list streams;
     int terminal_fd;         /* master, only a name for outputs[0].source.fd; -1: no terminal */
     bool leader_gone, sent_kill, unexpected;
+    bool terminal_idle;      /* nobody has its terminal open just now */
     enum end_reason reason, ending; /* ending: why we are ending it, 0 when we are not */
     int status;              /* wait status */
     int64_t started_us, ended_us, started_real_ms;
@@ -174,6 +176,8 @@ void put_end_record(struct buffer *b, const struct command *c);
 void output_open(struct command *c, int which, int fd);
 void output_drain(struct command *c); /* read what is there now */
 void output_let_go(struct command *c);
+void output_hang_up(struct command *c);
+void output_resume(struct command *c); /* look again at a terminal that nobody had open */
 bool output_open_any(const struct command *c);
 
 /* input.c */

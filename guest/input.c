@@ -89,7 +89,9 @@ static void push(struct command *c)
 static void input_ready(struct source *source, uint32_t events)
 {
     struct command *c = container_of(container_of(source, struct input, source), struct command, input);
-    if (events & (EPOLLERR | EPOLLHUP))
+    if ((events & (EPOLLERR | EPOLLHUP)) && c->terminal_fd >= 0)
+        loop_pause(source); /* the output's side sees it too, and resumes both */
+    else if (events & (EPOLLERR | EPOLLHUP))
         input_close(c); /* nobody is left to read it */
     else
         push(c);

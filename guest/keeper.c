@@ -29,6 +29,14 @@ static int64_t usage_cpu_us(const struct rusage *u)
            u->ru_stime.tv_usec;
 }
 
+/* What wait() would have said. */
+static int wait_status(const siginfo_t *info)
+{
+    if (info->si_code == CLD_EXITED)
+        return (info->si_status & 0xff) << 8;
+    return info->si_status | (info->si_code == CLD_DUMPED ? 0x80 : 0);
+}
+
 static void close_all_but(int fd)
 {
     dup2(fd, 0);
@@ -54,14 +62,17 @@ static _Noreturn void keeper_run(const struct launch *l, int report_fd)
         child_fail(l, "cannot start", l->argv[0], errno);
     close_all_but(report_fd);
     tell(0, (struct report){.pid = leader});
-    for (;;) {
-        int status;
+    for (;;) { /* told before it is reaped: whoever kills the keeper in between leaves the status to us */
+        siginfo_t info = {0};
         struct rusage usage;
-        pid_t pid = wait4(-1, &status, 0, &usage);
-        if (pid == leader)
-            tell(0, (struct report){leader, status, usage_cpu_us(&usage), usage.ru_maxrss * 1024});
-        if (pid < 0 && errno != EINTR)
+        if (syscall(SYS_waitid, P_ALL, 0, &info, WEXITED | WNOWAIT, &usage) < 0) {
+            if (errno == EINTR)
+                continue;
             _exit(0);
+        }
+        if (info.si_pid == leader)
+            tell(0, (struct report){leader, wait_status(&info), usage_cpu_us(&usage), usage.ru_maxrss * 1024});
+        waitpid(info.si_pid, NULL, 0);
     }
 }
 
@@ -78,7 +89,10 @@ static void report_ready(struct source *source, uint32_t events)
         return;
     }
     loop_close(source); /* the keeper is gone, and with it the tree; or it was killed: then by session */
-    command_advance(c);
+    if (!c->leader_gone && kill(c->leader, 0) < 0 && errno == ESRCH)
+        command_leader_gone(c, SIGKILL, 0, 0); /* killed together, and nobody was there to take its status */
+    else
+        command_advance(c);
 }
 
 bool keeper_start(struct command *c, struct launch *l)

@@ -50,6 +50,12 @@ void loop_change(struct source *source, uint32_t events)
         epoll_ctl(epoll_fd, EPOLL_CTL_MOD, source->fd, &event);
 }
 
+void loop_pause(struct source *source)
+{
+    if (source->fd >= 0)
+        epoll_ctl(epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
+}
+
 void loop_close(struct source *source)
 {
     if (source->fd < 0)

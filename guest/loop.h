@@ -19,6 +19,8 @@ int loop_open(void);
 /* Watch the source's descriptor; -1 with errno when that cannot be. */
 int loop_add(struct source *source, uint32_t events);
 void loop_change(struct source *source, uint32_t events);
+/* Stop watching but keep it open; loop_add resumes. */
+void loop_pause(struct source *source);
 /* Stop watching and close; fine on one that is not open. */
 void loop_close(struct source *source);
 /* Free memory that holds a source once the batch of events at hand is done. */

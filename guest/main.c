@@ -12,13 +12,17 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "control.h"
 #include "options.h"
 #include "tree.h"
 
-struct guest guest = {.root_fd = -1, .oom_fd = -1, .cgroup_fd = -1};
+/* the same on every architecture, and newer than some C libraries */
+enum { N_open_tree = 428, N_move_mount = 429, N_mount_setattr = 442 };
+
+struct guest guest = {.root_fd = -1, .spare_fd = -1, .oom_fd = -1, .cgroup_fd = -1};
 
 static struct source listener = {.fd = -1}, children = {.fd = -1};
 
@@ -41,6 +45,21 @@ static int fail(const char *what)
 {
     fprintf(stderr, "cloche-guest: %s: %s\n", what, strerror(errno));
     return 1;
+}
+
+/* The workload's root owns the files in /proc/1 as well, and could offer the guest to the OOM killer there. */
+static int freeze_own_proc(void)
+{
+    struct {
+        uint64_t set, clear, propagation, user_namespace;
+    } read_only = {.set = 1 /* MOUNT_ATTR_RDONLY */};
+    int copy = (int)syscall(N_open_tree, AT_FDCWD, "/proc/1", 1u | O_CLOEXEC /* OPEN_TREE_CLONE */);
+    if (copy < 0)
+        return -1;
+    int good = syscall(N_mount_setattr, copy, "", 0x1000u /* AT_EMPTY_PATH */, &read_only, sizeof read_only) == 0 &&
+               syscall(N_move_mount, copy, "", AT_FDCWD, "/proc/1", 4u /* MOVE_MOUNT_F_EMPTY_PATH */) == 0;
+    close(copy);
+    return good ? 0 : -1;
 }
 
 /* Standard streams that are open, and nothing inherited that a command could get. */
@@ -115,9 +134,12 @@ int main(int argc, char **argv)
     list_init(&guest.connections);
     settle_descriptors();
     guest.root_fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    guest.spare_fd = fcntl(guest.root_fd, F_DUPFD_CLOEXEC, 0);
     guest.oom_fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* /proc/1/fd and ptrace are closed to the workload's root */
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    if (guest.is_init && guest.options.harden && freeze_own_proc() < 0)
+        return fail("cannot make its own files in /proc read-only");
     if (guest.root_fd < 0 || loop_open() < 0 || !settle_signals())
         return fail("cannot start");
     if (guest.options.cgroup && !cgroup_setup())

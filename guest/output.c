@@ -11,6 +11,7 @@
 
 #define TURN_BYTES_MAX (256u << 10) /* then it is somebody else's turn */
 #define QUIET_MS 200
+#define IDLE_TERMINAL_MS 50
 
 static void output_ready(struct source *source, uint32_t events);
 
@@ -24,6 +25,28 @@ void output_open(struct command *c, int which, int fd)
         close(fd);
         end->source.fd = -1;
     }
+}
+
+/*
+ * Nobody has the terminal open. Closing our side would hang it up, and with SIGHUP end a command that is
+ * only about to exit, or that opens /dev/tty again: so keep it and look again later.
+ */
+static void idle_terminal(struct command *c)
+{
+    loop_pause(&c->outputs[0].source);
+    loop_pause(&c->input.source);
+    c->terminal_idle = true;
+    c->retry_at_ms = now_ms() + IDLE_TERMINAL_MS;
+}
+
+void output_resume(struct command *c)
+{
+    if (!c->terminal_idle)
+        return;
+    c->terminal_idle = false;
+    loop_add(&c->outputs[0].source, EPOLLIN);
+    if (c->input.source.fd >= 0)
+        loop_add(&c->input.source, buffer_size(&c->input.bytes) > 0 ? EPOLLOUT : 0);
 }
 
 /* Read into the log; true when the turn is used up and there may be more. */
@@ -41,6 +64,10 @@ static bool take(struct command *c, int which)
             continue;
         if (n < 0 && errno == EAGAIN)
             break;
+        if (n <= 0 && c->terminal_fd >= 0 && !c->leader_gone) {
+            idle_terminal(c);
+            break;
+        }
         if (n <= 0) {
             loop_close(source);
             break;
@@ -74,6 +101,16 @@ void output_drain(struct command *c)
 bool output_open_any(const struct command *c)
 {
     return c->outputs[0].source.fd >= 0 || c->outputs[1].source.fd >= 0;
+}
+
+void output_hang_up(struct command *c)
+{
+    if (c->terminal_fd < 0)
+        return;
+    take(c, 0);
+    loop_close(&c->outputs[0].source);
+    input_close(c);
+    c->terminal_fd = -1;
 }
 
 /* ---- after the command ---- */

@@ -16,7 +16,7 @@
 
 struct process {
     pid_t pid, parent, session;
-    bool in_tree, dead;
+    bool in_tree, dead, stopped;
 };
 
 struct scan {
@@ -39,7 +39,8 @@ static bool read_process(int proc, const char *name, struct process *p)
     char *after = strrchr(text, ')');
     if (after == NULL || sscanf(after + 1, " %c %d %d %d", &state, &parent, &group, &session) != 4)
         return false;
-    *p = (struct process){(pid_t)strtol(name, NULL, 10), parent, session, false, state == 'Z' || state == 'X'};
+    *p = (struct process){.pid = (pid_t)strtol(name, NULL, 10), .parent = parent, .session = session,
+                          .dead = state == 'Z' || state == 'X', .stopped = state == 'T' || state == 't'};
     return true;
 }
 
@@ -127,12 +128,20 @@ unsigned proc_signal_session(pid_t session, int signal)
 
 void proc_kill_descendants(pid_t root)
 {
-    unsigned before = 0;
-    for (int round = 0; round < ROUNDS_MAX; round++) { /* what is stopped cannot fork */
-        unsigned living = proc_signal_descendants(root, SIGSTOP);
-        if (living == before)
+    /* what is stopped cannot fork: go on until a whole scan meets nothing that still runs */
+    for (int round = 0; round < ROUNDS_MAX; round++) {
+        struct scan scan = scan_proc();
+        bool running = false;
+        mark_descendants(&scan, root);
+        for (size_t i = 0; i < scan.count; i++) {
+            struct process *p = &scan.at[i];
+            p->in_tree = p->in_tree && !p->stopped;
+            running = running || (p->in_tree && !p->dead && p->pid != getpid());
+        }
+        signal_marked(&scan, SIGSTOP);
+        free(scan.at);
+        if (!running)
             break;
-        before = living;
     }
     proc_signal_descendants(root, SIGKILL);
 }

@@ -64,6 +64,12 @@ int seccomp_harden(void)
         REFUSE_CALL(SYS_process_vm_readv), REFUSE_CALL(SYS_process_vm_writev),
         REFUSE_CALL(N_process_madvise), REFUSE_CALL(SYS_name_to_handle_at),
         REFUSE_CALL(SYS_open_by_handle_at), REFUSE_CALL(N_memfd_secret),
+        /* the guest has the user of the workload's root: nobody sets another process's limits */
+        SKIP_UNLESS(SYS_prlimit64, 4),
+        LOAD(FIELD(args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
+        REFUSE(EPERM),
+        RETURN(SECCOMP_RET_ALLOW),
         /* clone and unshare: only the flag for a new user namespace is refused */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
         SKIP_UNLESS(SYS_unshare, 3),

@@ -258,6 +258,10 @@ void cgroup_kill(const char *id)
 /* Removes a directory and those below it, waiting for dying processes up to two seconds in all. */
 static int remove_group(int parent, const char *name, int depth, int *patience)
 {
+    if (unlinkat(parent, name, AT_REMOVEDIR) == 0)
+        return 1;
+    if (errno == ENOENT)
+        return 0;
     int dir = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0)
         return errno == ENOENT ? 0 : -1;

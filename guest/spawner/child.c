@@ -20,6 +20,7 @@
 #include "sys.h"
 
 #define TERMINAL_GROUP "5" /* `tty` in every common image */
+#define TERMINALS_MAX "256" /* the machine has 4096 for all sandboxes together */
 #define NEVER_DUMP 1       /* a core limit of one byte also stops cores that go to a pipe */
 #define OPEN_FILES_MAX 65536
 #define INSIDE_PROC (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
@@ -120,7 +121,7 @@ static struct mounts make_mounts(uint64_t shm_bytes)
     char size[24];
     snprintf(size, sizeof size, "%llu", (unsigned long long)shm_bytes);
     const char *const terminals[][2] = {
-        {"gid", TERMINAL_GROUP}, {"mode", "0620"}, {"ptmxmode", "0666"}, {NULL, NULL}};
+        {"gid", TERMINAL_GROUP}, {"mode", "0620"}, {"ptmxmode", "0666"}, {"max", TERMINALS_MAX}, {NULL, NULL}};
     const char *const shared[][2] = {{"mode", "1777"}, {"size", size}, {NULL, NULL}};
     struct mounts m = {
         .proc = mount_with("proc", NULL, INSIDE_PROC),

@@ -12,11 +12,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <sys/xattr.h>
 
 #include "sys.h"
 
 #define LIST_BYTES 4096
+#define LAYERS_MAX 500 /* of the kernel */
 #define JOINED_BYTES 256 /* the kernel's limit for one string in fsconfig */
 
 /* The top folder of the image may have any mode and owner (buildah's have 0555); the sandbox's / must look like it. */
@@ -60,6 +62,35 @@ int overlay_make_folders(const struct sandbox *s, const struct request *r, struc
     return result;
 }
 
+static bool kernel_is_at_least(unsigned major, unsigned minor)
+{
+    struct utsname name;
+    unsigned found_major = 0, found_minor = 0;
+    if (uname(&name) != 0 || sscanf(name.release, "%u.%u", &found_major, &found_minor) != 2)
+        return false;
+    return found_major > major || (found_major == major && found_minor >= minor);
+}
+
+/* Before Linux 6.15 an overlay takes no layers from a mount that is attached nowhere: path says where to, for a while. */
+static int attach_view(int view, char *path, size_t size, unsigned slot)
+{
+    path[0] = 0;
+    if (kernel_is_at_least(6, 15))
+        return 0;
+    snprintf(path, size, "/views/%u", slot);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return -1;
+    return sys_move_mount(view, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH);
+}
+
+static void detach_view(const char *path)
+{
+    if (path[0] == 0)
+        return;
+    umount2(path, MNT_DETACH);
+    rmdir(path);
+}
+
 static int open_view(int userns, struct failure *f)
 {
     struct kernel_mount_attr attr = {.set = MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)userns};
@@ -76,17 +107,19 @@ struct layers {
     size_t count;
 };
 
-/* One option per layer where the kernel has it (6.5), else one joined string. The highest layer comes first. */
+/* The highest layer comes first. Before Linux 6.7 they are one string; any option is accepted until the creation. */
 static int set_layers(int fs, const struct layers *lower, struct failure *f)
 {
     char one[40], joined[LIST_BYTES] = "";
+    bool single = kernel_is_at_least(6, 7);
     size_t used = 0;
     for (size_t i = lower->count; i-- > 0;) {
         snprintf(one, sizeof one, "/proc/self/fd/%d", lower->fds[i]);
-        if (used == 0 && sys_fsconfig(fs, FSCONFIG_SET_STRING, "lowerdir+", one) == 0)
+        if (single) {
+            if (sys_fsconfig(fs, FSCONFIG_SET_STRING, "lowerdir+", one) != 0)
+                return fail(f, "add a layer");
             continue;
-        if (used == 0 && i != lower->count - 1)
-            return fail(f, "add a layer");
+        }
         used += (size_t)snprintf(joined + used, sizeof joined - used, "%s%s", used ? ":" : "", one);
         if (used >= JOINED_BYTES)
             return fail_with(f, "unsupported", E2BIG, "this kernel takes no more than 14 image layers");
@@ -120,29 +153,34 @@ static int mount_layers(const struct sandbox *s, int view, const struct layers *
     return mounted;
 }
 
+static int open_layers(const struct request *r, int view, struct layers *lower, size_t most, struct failure *f)
+{
+    if (r->layer_count > most)
+        return fail_with(f, "unsupported", E2BIG, "an image has at most %zu layers", most);
+    for (size_t i = 0; i < r->layer_count; i++) {
+        int fd = sys_openat2(view, r->layers[i], O_PATH | O_DIRECTORY | O_CLOEXEC, 0, CLOCHE_RESOLVE_IN_ROOT);
+        if (fd < 0)
+            return fail_with(f, "no_layer", errno, "layer %s: %s", r->layers[i], strerror(errno));
+        lower->fds[lower->count++] = fd;
+    }
+    return 0;
+}
+
 int overlay_mount(const struct sandbox *s, const struct request *r, int userns, int *out, struct failure *f)
 {
-    int fds[512], view = open_view(userns, f);
+    int fds[LAYERS_MAX], view = open_view(userns, f);
+    char attached[32];
     struct layers lower = {fds, 0};
     *out = -1;
     if (view < 0)
         return -1;
-    bool opened = r->layer_count <= sizeof fds / sizeof *fds;
-    if (!opened)
-        fail_with(f, "unsupported", E2BIG, "an image has at most %zu layers", sizeof fds / sizeof *fds);
-    for (size_t i = 0; opened && i < r->layer_count; i++) {
-        fds[i] = sys_openat2(view, r->layers[i], O_PATH | O_DIRECTORY | O_CLOEXEC, 0, CLOCHE_RESOLVE_IN_ROOT);
-        if (fds[i] < 0) {
-            opened = false;
-            fail_with(f, "no_layer", errno, "layer %s: %s", r->layers[i], strerror(errno));
-        } else {
-            lower.count++;
-        }
-    }
-    if (opened)
+    if (attach_view(view, attached, sizeof attached, s->slot) != 0)
+        fail(f, "attach the view of the store");
+    else if (open_layers(r, view, &lower, LAYERS_MAX, f) == 0)
         *out = mount_layers(s, view, &lower, f);
     for (size_t i = 0; i < lower.count; i++)
         close(fds[i]);
+    detach_view(attached);
     close(view);
     return *out < 0 ? -1 : 0;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BATCH_BYTES 16384
@@ -25,6 +26,7 @@ struct linux_dirent64 {
 
 struct removal {
     int top;
+    int64_t run;           /* tells our names from those of a removal that was cut short */
     unsigned long renamed; /* names in the top folder that we gave */
 };
 
@@ -52,9 +54,9 @@ static int remove_entry(struct removal *r, int dir, const char *name, unsigned c
         return 0;
     if ((errno != ENOTEMPTY && errno != EEXIST) || dir == r->top)
         return errno == ENOTEMPTY || errno == EEXIST ? 0 : -1; /* at the top already: its turn comes */
-    char moved[32];
+    char moved[64];
     for (int tries = 0; tries < 1000; tries++) {
-        snprintf(moved, sizeof moved, ".gone-%lu", r->renamed++);
+        snprintf(moved, sizeof moved, ".gone-%lld-%lu", (long long)r->run, r->renamed++);
         if (syscall(SYS_renameat2, dir, name, r->top, moved, 1u /* RENAME_NOREPLACE */) == 0)
             return 0;
         if (errno != EEXIST)
@@ -116,7 +118,9 @@ static int empty_folders(struct removal *r, const char *const *keep)
 
 int remove_entries(int dir, const char *const *keep)
 {
-    struct removal r = {.top = dir};
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    struct removal r = {.top = dir, .run = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec};
     for (;;) {
         long met = empty_once(&r, dir, keep, true);
         if (met <= 0)

@@ -68,7 +68,7 @@ static int attach(int mount_fd, const char *path)
 /* Put a new tmpfs over /proc (which every machine has), fill it and make it the root. */
 static int make_root(int store)
 {
-    static const char *const folders[] = {"proc", "sys", "store", "mnt"};
+    static const char *const folders[] = {"proc", "sys", "store", "mnt", "views"};
     if (attach(mount_new("tmpfs", 0), "/proc") != 0 || chdir("/proc") != 0)
         return -1;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)

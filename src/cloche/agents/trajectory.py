@@ -144,7 +144,7 @@ class TrajectoryBuilder:
         """
         if not self._steps:
             return False
-        text = self.build(usage, cost_usd=cost_usd, notes=notes).model_dump_json(exclude_none=True, indent=2)
+        text = self.build(usage, cost_usd=cost_usd, notes=notes).model_dump_json(exclude_none=True)
         part = path.with_name(f".{path.name}.part")
         try:
             with part.open("w", encoding="utf-8") as file:

@@ -61,7 +61,7 @@ def dead_ids(settings: Settings) -> set[str]:
 
 
 def _sandbox_leftovers(settings: Settings) -> Iterator[Leftover]:
-    alive, groups = live_ids(settings), Cgroups(settings)
+    groups = Cgroups(settings)
     for sandbox_id in sorted(dead_ids(settings)):
         for folder in (settings.sandboxes_dir, settings.uppers_dir):
             if (folder / sandbox_id).is_dir():
@@ -69,7 +69,7 @@ def _sandbox_leftovers(settings: Settings) -> Iterator[Leftover]:
         for group in groups.of(sandbox_id):
             yield Leftover(kind="cgroup", name=str(group))
             yield from _members(group)
-    yield from _links(settings, alive)
+    yield from _links(settings)
 
 
 def _members(group: Path) -> Iterator[Leftover]:
@@ -80,16 +80,21 @@ def _members(group: Path) -> Iterator[Leftover]:
         return  # it went while we looked
 
 
-def _links(settings: Settings, alive: set[str]) -> Iterator[Leftover]:
+def _links(settings: Settings) -> Iterator[Leftover]:
     prefix = network.plan(settings).links
+    # listed before its owners are: a link is made after its sandbox's folder, so it has an owner by then
+    names = sorted(path.name for path in _LINKS.iterdir() if path.name.startswith(prefix))
+    if not names:
+        return
+    alive = live_ids(settings)
     owned = {
         f"{prefix}{folder.native['slot']:x}"
         for folder in read_folders(settings.sandboxes_dir)
         if folder.id in alive and "slot" in folder.native
     }
     starting = any(f.id in alive and not f.native for f in read_folders(settings.sandboxes_dir))
-    for name in sorted(path.name for path in _LINKS.iterdir()):
-        if name.startswith(prefix) and name not in owned and not starting:
+    for name in names:
+        if name not in owned and not starting:
             yield Leftover(kind="network", name=name)
 
 

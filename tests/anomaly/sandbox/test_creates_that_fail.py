@@ -74,7 +74,7 @@ async def test_a_sandbox_that_fills_the_disk_can_still_be_deleted(small_disk: Se
     await driver.close()
 
 
-@pytest.mark.fault("layer-gone")
+@pytest.mark.fault("layer-gone-at-create")
 async def test_a_layer_that_is_gone(
     driver: LocalDriver, busybox_image: PreparedImage, settings: Settings
 ) -> None:
@@ -149,7 +149,7 @@ async def test_a_machine_without_nft(
     await stop_spawner(settings)
 
 
-@pytest.mark.fault("no-root")
+@pytest.mark.fault("not-root")
 async def test_not_root(
     busybox_image: PreparedImage, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,9 +26,11 @@ IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 @pytest.fixture(autouse=True)
 def forwarding() -> Iterator[None]:
     before = IP_FORWARD.read_text()
-    IP_FORWARD.write_text("1")
+    if before.strip() != "1":
+        IP_FORWARD.write_text("1")
     yield
-    IP_FORWARD.write_text(before)
+    if before.strip() != "1":
+        IP_FORWARD.write_text(before)
 
 
 def pid_of(settings: Settings, part: str) -> int:

@@ -108,12 +108,18 @@ def _wrapper(tree: str, cgroup: Path | None) -> list[str]:
 
 
 @pytest.fixture
+def guest_program() -> str:
+    """Return the path of the program under test."""
+    return _program()
+
+
+@pytest.fixture
 async def make_guest() -> AsyncIterator[GuestMaker]:
     """Return what starts a guest: ``tree`` is ``cgroup``, ``keeper`` or ``plain`` (not pid 1)."""
     made: list[Guest] = []
     folder = Path(tempfile.mkdtemp(prefix="cloche-guest-"))
 
-    def make(*options: str, tree: str = "keeper", env: dict[str, str] | None = None) -> Guest:
+    def make(*options: str, tree: str = "keeper", wrapper: list[str] | None = None) -> Guest:
         if tree == "cgroup" and _UNIFIED is None:
             pytest.fail("this machine has no cgroup v2 hierarchy")
         cgroup = None
@@ -126,12 +132,13 @@ async def make_guest() -> AsyncIterator[GuestMaker]:
             listener.listen(64)
             command = [
                 *_wrapper(tree, cgroup),
+                *(wrapper or []),
                 _program(),
                 f"--listen-fd={listener.fileno()}",
                 *(["--cgroup"] if tree == "cgroup" else []),
                 *options,
             ]
-            environment = {"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", **(env or {})}
+            environment = {"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0"}
             process = subprocess.Popen(command, pass_fds=[listener.fileno()], env=environment)
         made.append(Guest(path, process, cgroup))
         return made[-1]

@@ -29,9 +29,11 @@ IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 def forwarding() -> Iterator[None]:
     """Let the host forward packets, as ``cloche doctor --fix`` does."""
     before = IP_FORWARD.read_text()
-    IP_FORWARD.write_text("1")
+    if before.strip() != "1":
+        IP_FORWARD.write_text("1")
     yield
-    IP_FORWARD.write_text(before)
+    if before.strip() != "1":
+        IP_FORWARD.write_text(before)
 
 
 @pytest.fixture
@@ -171,9 +173,10 @@ async def test_ipv6_leads_nowhere(public: Sandbox) -> None:
 
 @pytest.mark.fault("no-ip-forward")
 async def test_a_host_that_does_not_forward_says_so(
-    driver: LocalDriver, busybox_image: PreparedImage, forwarding: None
+    driver: LocalDriver, busybox_image: PreparedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    IP_FORWARD.write_text("0")
+    (tmp_path / "ip_forward").write_text("0\n")
+    monkeypatch.setattr(network, "_IP_FORWARD", tmp_path / "ip_forward")
     with pytest.raises(EnvironmentUnusable, match="ip_forward") as caught:
         await driver.create(SandboxSpec(network=PUBLIC), busybox_image)
     assert caught.value.hint == "cloche doctor --fix"

@@ -200,15 +200,22 @@ def test_a_refused_trial_is_a_result_without_an_attempt(job: Job) -> None:
 
 
 def test_locks(job: Job) -> None:
-    lock = dump(trial_lock(job, job.plan.trials[0]))
-    assert list(lock) == sorted(lock, key=list(lock).index)
-    assert set(lock) == set(TRIAL_LOCK)
-    task = lock["task"]
-    assert isinstance(task, dict)
-    assert list(task) == TASK_LOCK
-    assert str(task["digest"]).startswith("sha256:")
+    shape = trial_lock(job, job.plan.trials[0])
+    every = shape.model_dump(mode="json")
+    assert set(every) == set(TRIAL_LOCK)
+    assert list(every["task"]) == TASK_LOCK
+    assert every["task"]["digest"].startswith("sha256:")
+    lock = dump(shape)
+    assert lock.keys() == {key for key, value in every.items() if value is not None}, "as Harbor writes locks"
+    assert lock["task"] == {key: value for key, value in every["task"].items() if value is not None}
     whole = dump(job_lock(job, when(0)))
     assert list(whole) == ["schema_version", "created_at", "harbor", "n_concurrent_trials", "retry", "trials"]
+    retry = job_lock(job, when(0)).retry.exclude_exceptions
+    assert retry is not None, "without a list Harbor would assume its own"
+    assert "AgentTimeoutError" in retry
+    assert "SandboxUnavailableError" not in retry, (
+        "a name for several failures, some of which are tried again"
+    )
     trials = whole["trials"]
     assert isinstance(trials, list)
     assert len(trials) == len(job.plan.trials)

@@ -118,7 +118,7 @@ def test_programs_that_are_missing_block(
     assert "build-guest" in found.fix
 
 
-@pytest.mark.fault("no-buildah")
+@pytest.mark.fault("host-tools-missing")
 def test_tools_that_are_missing_say_what_to_install(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID, uuid5
 
-from cloche.core.failures import Failure
+from cloche.core.failures import FAILURES, Failure
 from cloche.core.outcome import AttemptOutcome, Span, TrialOutcome, Usage, add_usage
 from cloche.core.retry import RetryPolicy
 from cloche.experiment.plan import ModelChoice, Plan, PlannedTrial
@@ -48,6 +48,10 @@ from cloche.experiment.record.shapes import (
 )
 
 ENVIRONMENT = "cloche.sandbox.drivers.local:LocalDriver"
+# without a list Harbor assumes its own; a name that stands for failures of both sorts is tried again for some
+_NEVER_RETRIED = sorted(
+    {kind.harbor for kind in FAILURES.values()} - {kind.harbor for kind in FAILURES.values() if kind.retried}
+)
 _PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
 
 
@@ -61,8 +65,8 @@ class Job:
 
 
 def dump(shape: Shape) -> dict[str, object]:
-    """Return the JSON value of a shape. Harbor leaves ``policy_override`` out where there is none."""
-    return shape.model_dump(mode="json")
+    """Return the JSON value of a shape as Harbor writes it: of a lock it leaves out what is not set."""
+    return shape.model_dump(mode="json", exclude_none=isinstance(shape, TrialLock | JobLock))
 
 
 def _agent_config(job: Job, agent: str, model: ModelChoice | None) -> AgentConfig:
@@ -107,6 +111,7 @@ def _environment_config() -> EnvironmentConfig:
 def _retry_config(policy: RetryPolicy) -> RetryConfig:
     return RetryConfig(
         max_retries=policy.retries,
+        exclude_exceptions=_NEVER_RETRIED,
         wait_multiplier=policy.factor,
         min_wait_sec=policy.first_wait_s,
         max_wait_sec=policy.max_wait_s,

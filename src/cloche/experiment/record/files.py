@@ -72,8 +72,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
-    """Write JSON, indented by two, that a strict reader accepts: no NaN, no lone surrogates."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    """Write JSON that a strict reader accepts: no NaN, no lone surrogates.
+
+    Indented by one, since a whole trial is to fit into few blocks of the disk.
+    """
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     write_bytes(path, whole.encode() + b"\n", durable=durable)
 

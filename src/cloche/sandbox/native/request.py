@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloche.core.errors import InvalidInput
-from cloche.core.ids import is_name
 from cloche.sandbox.guest.frames import Value
+from cloche.sandbox.native.check import check
 from cloche.sandbox.native.wire import Tag
 from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import ImageConfig, Lease, NetworkMode, PreparedImage, SandboxSpec
@@ -21,36 +21,14 @@ CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SHARED_MEMORY_BYTES = 64 << 20
-MEMORY_BYTES_MIN = 8 << 20
-CPUS_MIN = 0.01
 _RESERVE_BYTES_MIN = 512 << 20
 _PERIOD_US = 100_000
-_HOSTNAME_BYTES_MAX = 63
 
 
 def pool_bytes() -> int:
     """Return what all sandboxes without a memory limit share: all but a tenth (512 MiB at least)."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(total - max(total // 10, _RESERVE_BYTES_MIN), total // 2)
-
-
-def check(spec: SandboxSpec) -> None:
-    """Raise InvalidInput for a spec that no sandbox can have."""
-    if not is_name(spec.id):
-        raise InvalidInput(f"{spec.id!r} cannot name a sandbox: lower-case letters, digits, ._-, at most 63")
-    limits = spec.resources
-    if limits.memory_bytes is not None and limits.memory_bytes < MEMORY_BYTES_MIN:
-        raise InvalidInput(f"a memory limit of {limits.memory_bytes} bytes: {MEMORY_BYTES_MIN} is the least")
-    if limits.cpus is not None and limits.cpus < CPUS_MIN:
-        raise InvalidInput(f"{limits.cpus} CPUs: {CPUS_MIN} is the least")
-    if limits.pids < 1:
-        raise InvalidInput(f"{limits.pids} processes: 1 is the least")
-    hostname = spec.hostname or spec.id
-    if not hostname or len(hostname.encode()) > _HOSTNAME_BYTES_MAX or "\0" in hostname or "\n" in hostname:
-        raise InvalidInput(f"{hostname!r} cannot be a host name")
-    for name, value in spec.env.items():
-        if not name or "=" in name or "\0" in name or "\0" in value:
-            raise InvalidInput(f"{name!r} cannot be set in an environment")
 
 
 def _milliseconds(option: str, seconds: float | None) -> list[str]:

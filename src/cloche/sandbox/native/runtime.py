@@ -22,6 +22,8 @@ from cloche.sandbox.native.wire import Request, Tag
 from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import NetworkMode, PreparedImage, SandboxSpec
 
+_DELETE_TRIES = 3
+
 
 class NativeRuntime:
     """Makes sandboxes of one installation on this machine. Needs root."""
@@ -94,8 +96,18 @@ class NativeRuntime:
         """See :meth:`cloche.sandbox.drivers.runtime.Runtime.delete`."""
         if not await self._spawner.running() and not await asyncio.to_thread(self._trace, sandbox_id):
             return False
-        answer = dict(await self._spawner.ask(Request.DELETE, [(Tag.ID, sandbox_id)]))
+        answer = dict(await self._ask_delete(sandbox_id))
         return int.from_bytes(answer.get(Tag.EXISTED, b""), "little") != 0
+
+    async def _ask_delete(self, sandbox_id: str) -> Fields:
+        """Ask for a delete, of the next spawner too: one that ended meanwhile has left a part to do."""
+        for _ in range(_DELETE_TRIES - 1):
+            try:
+                return await self._spawner.ask(Request.DELETE, [(Tag.ID, sandbox_id)])
+            except InfraError as error:
+                if error.code != "infra/transport":
+                    raise
+        return await self._spawner.ask(Request.DELETE, [(Tag.ID, sandbox_id)])
 
     def _trace(self, sandbox_id: str) -> bool:
         folders = (self._settings.sandboxes_dir, self._settings.uppers_dir)
@@ -108,9 +120,16 @@ class NativeRuntime:
     async def reap(self) -> list[Leftover]:
         """See :meth:`cloche.sandbox.drivers.runtime.Runtime.reap`."""
         found = await self.leftovers()
+        failed: list[InfraError] = []
         for sandbox_id in await asyncio.to_thread(leaks.dead_ids, self._settings):
-            await self._spawner.ask(Request.DELETE, [(Tag.ID, sandbox_id)])
+            try:
+                await self._ask_delete(sandbox_id)
+            except InfraError as error:
+                failed.append(error)  # the others go all the same
         await asyncio.to_thread(leaks.remove_rest, self._settings)
+        if failed:
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            raise InfraError(f"{failed[0].message}{more}", hint=failed[0].hint, code=failed[0].code)
         return found
 
     async def close(self) -> None:

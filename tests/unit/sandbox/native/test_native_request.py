@@ -90,7 +90,7 @@ def test_name_files() -> None:
         (SandboxSpec(env={"A=B": "c"}), "environment"),
         (SandboxSpec(env={"": "c"}), "environment"),
         (SandboxSpec(env={"A": "b\0"}), "environment"),
-        (SandboxSpec(resources=Resources(memory_bytes=1024)), "memory limit"),
+        (SandboxSpec(resources=Resources(memory_bytes=1024)), "memory"),
         (SandboxSpec(resources=Resources(cpus=0.001)), "CPUs"),
         (SandboxSpec(resources=Resources(pids=0)), "processes"),
     ],

@@ -1,0 +1,3 @@
+#!/bin/sh
+set -eu
+exec perl "$(dirname "$0")/plan.pl"
