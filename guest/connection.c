@@ -12,13 +12,14 @@
 
 #define READ_BYTES 16384
 #define OUT_BYTES_PUMPED 65536      /* data is added only while less than this waits */
-#define OUT_BYTES_MAX (4u << 20)    /* more than this, and the client is not read until it reads */
+#define OUT_BYTES_MAX (1u << 20)    /* more than this, and no request is answered until it has been read */
 #define FLUSH_ROUNDS 16             /* then it is somebody else's turn */
 
 static struct list dirty = {&dirty, &dirty};
 
 static void connection_ready(struct source *source, uint32_t events);
 static void writer_ready(struct source *source, uint32_t events);
+static void parse(struct connection *c);
 
 static struct connection *of_source(struct source *source)
 {
@@ -118,40 +119,48 @@ static void fill(struct connection *c)
     }
 }
 
-/* Returns false when the connection was closed. */
-static bool flush(struct connection *c)
+/* Write what waits; false when there is nothing more to do now, *gone when the connection cannot go on. */
+static bool write_some(struct connection *c, bool *gone)
 {
-    int fd = c->writer.fd >= 0 ? c->writer.fd : c->source.fd;
-    for (int round = 0; round < FLUSH_ROUNDS; round++) {
-        fill(c);
-        size_t size = buffer_size(&c->out);
-        if (c->out.failed || c->in.failed)
-            break;
-        if (size == 0) {
-            if (c->closing)
-                break;
-            return true;
-        }
-        ssize_t n = c->writer.fd >= 0 ? write(fd, buffer_bytes(&c->out), size)
-                                      : send(fd, buffer_bytes(&c->out), size, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && errno == EAGAIN) {
-            c->waits_for_room = true;
-            c->reading_paused = size > OUT_BYTES_MAX;
-            watch(c);
-            return true;
-        }
-        if (n < 0)
-            break;
+    size_t size = buffer_size(&c->out);
+    ssize_t n = c->writer.fd >= 0 ? write(c->writer.fd, buffer_bytes(&c->out), size)
+                                  : send(c->source.fd, buffer_bytes(&c->out), size, MSG_NOSIGNAL);
+    if (n >= 0) {
         buffer_consume(&c->out, (size_t)n);
-        if (round + 1 == FLUSH_ROUNDS) {
-            connection_touch(c);
-            return true;
+        return true;
+    }
+    if (errno == EINTR)
+        return true;
+    *gone = errno != EAGAIN;
+    if (!*gone) {
+        c->waits_for_room = true;
+        watch(c);
+    }
+    return false;
+}
+
+static void flush(struct connection *c)
+{
+    bool gone = false;
+    for (int round = 0; round < FLUSH_ROUNDS && !gone; round++) {
+        fill(c);
+        gone = c->out.failed || c->in.failed;
+        if (buffer_size(&c->out) > 0 && !gone) {
+            if (!write_some(c, &gone) && !gone)
+                return;
+        } else if (c->closing) {
+            gone = true;
+        } else if (c->reading_paused) {
+            c->reading_paused = false; /* on with the requests that waited */
+            parse(c);
+        } else if (!gone) {
+            return;
         }
     }
-    connection_close(c);
-    return false;
+    if (gone)
+        connection_close(c);
+    else
+        connection_touch(c); /* somebody else's turn first */
 }
 
 void connections_flush(void)
@@ -175,8 +184,14 @@ static void parse(struct connection *c)
     struct frame frame;
     size_t used;
     while (!c->closing) {
+        if (buffer_size(&c->out) > OUT_BYTES_MAX) {
+            c->reading_paused = true;
+            connection_touch(c);
+            break;
+        }
         switch (frame_parse(buffer_bytes(&c->in), buffer_size(&c->in), &frame, &used)) {
         case FRAME_PARTIAL:
+            watch(c);
             return;
         case FRAME_INVALID:
             reply_error(c, 0, E_BAD_FRAME, 0, "this is no frame");
@@ -193,7 +208,7 @@ static void parse(struct connection *c)
 
 static void room(struct connection *c)
 {
-    c->waits_for_room = c->reading_paused = false;
+    c->waits_for_room = false;
     watch(c);
     connection_touch(c);
 }

@@ -76,11 +76,17 @@ static void write_end(const char *id, const char *reason, int code, int signal_n
     close(dir);
 }
 
-/* How the first process ended: it is our child, or (Linux 6.15) its pidfd tells. */
+/*
+ * How the first process ended. It is our child, or another's that has not reaped it yet, or (Linux 6.15) its pidfd
+ * tells, which it does only once it is reaped.
+ */
 static bool end_status(const struct sandbox *s, int *status)
 {
     if (!s->adopted)
         return waitpid(s->pid, status, 0) == s->pid;
+    *status = process_wait_status(s->pid);
+    if (process_start_time(s->pid) == s->start_time)
+        return true; /* asked in this order, it was the same process */
     struct kernel_pidfd_info info = {.mask = CLOCHE_PIDFD_INFO_EXIT};
     bool told = ioctl(s->pidfd, CLOCHE_PIDFD_GET_INFO, &info) == 0 && (info.mask & CLOCHE_PIDFD_INFO_EXIT) != 0;
     *status = info.exit_code;

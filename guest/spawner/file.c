@@ -55,14 +55,19 @@ int put_text_at(int dir, const char *name, const char *text)
 }
 
 /* With the pid it names a process for as long as the machine is up; 0 if there is none. */
-uint64_t process_start_time(pid_t pid)
+/* A number of /proc/PID/stat, counted from 1 as proc(5) does; 0 when there is no such process. */
+static uint64_t stat_field(pid_t pid, int wanted)
 {
     char path[32], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     if (read_file_at(AT_FDCWD, path, text, sizeof text) <= 0)
         return 0;
     char *at = strrchr(text, ')'); /* the name may hold anything */
-    for (int field = 2; at != NULL && field < 22; field++)
+    for (int field = 2; at != NULL && field < wanted; field++)
         at = strchr(at + 1, ' ');
     return at == NULL ? 0 : strtoull(at + 1, NULL, 10);
 }
+
+uint64_t process_start_time(pid_t pid) { return stat_field(pid, 22); }
+
+int process_wait_status(pid_t pid) { return (int)stat_field(pid, 52); }

@@ -171,6 +171,8 @@ int write_file_at(int dir, const char *name, const void *data, size_t size, mode
 int read_file_at(int dir, const char *name, char *out, size_t size);
 int put_text_at(int dir, const char *name, const char *text);
 uint64_t process_start_time(pid_t pid);
+/* The wait status of one that is over and not yet reaped by its parent. */
+int process_wait_status(pid_t pid);
 
 /* netlink.c, network.c */
 int link_create(const char *name, pid_t peer_of);

@@ -100,7 +100,7 @@ async def fetch(
         if excluded:
             skipped = await _download_each(sandbox, source, target, found)
         else:
-            skipped = await sandbox.download(source, target)
+            skipped = await sandbox.download(source, target, limit_bytes=BYTES_MAX)
     except SandboxLost:
         raise
     except NotFound:
@@ -125,7 +125,7 @@ async def _download_each(
         if entry.is_folder:
             await asyncio.to_thread(make_folder, place)
         elif entry.kind is FileKind.FILE:
-            skipped += await sandbox.download(entry.path, place)
+            skipped += await sandbox.download(entry.path, place, limit_bytes=BYTES_MAX)
         else:
             skipped.append(entry)
     return skipped
@@ -213,7 +213,7 @@ async def _fetch_file(sandbox: Sandbox, found: FileInfo, target: Path, log: Log)
         return "skipped"
     try:
         await asyncio.to_thread(make_folder, target.parent)
-        await sandbox.download(found.path, target)
+        await sandbox.download(found.path, target, limit_bytes=BYTES_MAX)
     except SandboxLost:
         raise
     except (ClocheError, OSError) as error:

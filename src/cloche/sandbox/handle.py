@@ -196,9 +196,14 @@ class Sandbox:
         """Copy a file, or what a folder holds, from the host to ``target``; modes and links are kept."""
         await trees.upload(self._files, source, target, user=user)
 
-    async def download(self, source: str, target: Path) -> list[FileInfo]:
-        """Copy a file, or what a folder holds, to the host; returns what was skipped (links, devices)."""
-        return await trees.download(self._files, source, target)
+    async def download(
+        self, source: str, target: Path, *, limit_bytes: int = trees.DOWNLOAD_BYTES_MAX
+    ) -> list[FileInfo]:
+        """Copy a file, or what a folder holds, to the host; returns what was skipped (links, devices).
+
+        Raises InvalidInput when that is more than ``limit_bytes``.
+        """
+        return await trees.download(self._files, source, target, limit_bytes=limit_bytes)
 
     # ---- life ----
 

@@ -36,6 +36,7 @@ TEST_OUTPUT = "test-stdout.txt"
 
 _SCRIPT = f"{TESTS}/test.sh"
 _LAST_LINES_BYTES = 4096
+_LOGS_BYTES_MAX = 256 << 20
 _OPEN = 0o777
 
 
@@ -144,7 +145,7 @@ async def verify(
     completed = await sandbox.run(await _command(sandbox, env, user, environment.workdir, limit_s))
     _raise_if_not_run(phase, completed)
     with _as(VerifierFilesLost):
-        skipped = await sandbox.download(VERIFIER_LOGS, output_dir)
+        skipped = await sandbox.download(VERIFIER_LOGS, output_dir, limit_bytes=_LOGS_BYTES_MAX)
     if completed.reason is EndReason.TIMEOUT:
         raise VerifierTimeout(
             f"the verifier was ended after {limit_s:g} s",
@@ -159,13 +160,15 @@ async def verify(
 
 
 async def _clear(sandbox: Sandbox, phase: VerifierPhase) -> None:
-    """Remove rewards that were there before, and make the verifier's folder one that it can write to."""
+    """Empty the verifier's folder, and make it one that the verifier can write to.
+
+    Harbor removes stale rewards only; whatever else an agent put there would end up in the record.
+    """
     for path in ("/logs",) if phase.bundled else ("/logs", TESTS):
         await _real_folder(sandbox, path, 0o755)
     await _open_folder(sandbox, VERIFIER_LOGS)
     for entry in await sandbox.list_dir(VERIFIER_LOGS):
-        if entry.name.startswith("reward.") or entry.name == TEST_OUTPUT:
-            await sandbox.remove(f"{VERIFIER_LOGS}/{entry.name}", recursive=True)
+        await sandbox.remove(f"{VERIFIER_LOGS}/{entry.name}", recursive=True)
 
 
 async def _bring_tests(task: Task, sandbox: Sandbox, phase: VerifierPhase) -> None:

@@ -172,16 +172,19 @@ async def test_a_client_that_reads_nothing_holds_up_nobody(sandbox: Sandbox, lon
     await writer.wait_closed()
 
 
-async def test_a_flood_of_requests_without_reading_is_bounded(sandbox: Sandbox, lone) -> None:
+async def test_a_flood_of_requests_without_reading_is_bounded(
+    sandbox: Sandbox, lone, guest_program: str
+) -> None:
     _, writer = await asyncio.open_unix_connection(lone.socket_path, limit=1024)
     writer.write(encode(Type.HELLO, 1, encode_fields([(Tag.VERSION, PROTOCOL_VERSION)])))
     ask = b"".join(encode(Type.LIST, n + 2, encode_fields([(Tag.PATH, "/usr/bin")])) for n in range(1000))
     writer.write(ask)
     for _ in range(5):
         await sandbox.ping()
+        await asyncio.sleep(0.05)
     status = await sandbox.read_file("/proc/1/status")
     rss_kib = int(status.split(b"VmRSS:")[1].split()[0])
-    assert rss_kib < 64_000
+    assert rss_kib < (300_000 if "asan" in guest_program else 16_000)  # the sanitizer keeps what was freed
     writer.close()
     await writer.wait_closed()
 

@@ -71,7 +71,7 @@ class FakeSandbox:
         await self.driver.during_run(self)
         return Completed(id=command.id, reason=EndReason.EXIT, exit_code=0)
 
-    async def download(self, source: str, target: Path) -> list[FileInfo]:
+    async def download(self, source: str, target: Path, *, limit_bytes: int = 0) -> list[FileInfo]:
         await self._note(f"download {source}")
         if source == "/logs/verifier":
             (target / "reward.txt").write_text(self.driver.reward)

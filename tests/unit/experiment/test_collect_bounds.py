@@ -40,7 +40,7 @@ class Tree:
             raise NotFound(path)
         return _entry(path, FileKind.FOLDER)
 
-    async def download(self, source: str, target: Path) -> list[FileInfo]:
+    async def download(self, source: str, target: Path, *, limit_bytes: int = 0) -> list[FileInfo]:
         if self.broken is not None:
             raise self.broken
         self.fetched.append(source)

@@ -98,7 +98,7 @@ class MemorySandbox:
             return self.answer(self, command)
         return Completed(id=command.id, reason=EndReason.EXIT, exit_code=0)
 
-    async def download(self, source: str, target: Path) -> list[FileInfo]:
+    async def download(self, source: str, target: Path, *, limit_bytes: int = 0) -> list[FileInfo]:
         self._fail("download")
         skipped = []
         found: dict[str, bytes] = {}
@@ -195,12 +195,12 @@ async def test_a_reward_that_was_there_before_never_counts(make_task: MakeTask, 
         f"{LOGS}/reward.txt": b"1",
         f"{LOGS}/reward.json": b'{"reward": 1}',
         f"{LOGS}/test-stdout.txt": Path("/etc/passwd"),
-        f"{LOGS}/notes.txt": b"kept",
+        f"{LOGS}/notes.txt": b"planted",
     }
     sandbox = MemorySandbox(files=stale, answer=script())
     with pytest.raises(RewardMissing):
         await grade(make_task(), sandbox, tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize("path", ["/logs", LOGS, "/tests"])

@@ -11,7 +11,7 @@ import time
 
 from cloche.core.errors import InfraError, NotFound, SandboxLost
 from cloche.core.ids import is_name
-from cloche.sandbox.driver import Leftover, SandboxInfo
+from cloche.sandbox.driver import Leftover, SandboxInfo, SandboxState
 from cloche.sandbox.drivers.runtime import Made, Runtime
 from cloche.sandbox.guest.connection import connect
 from cloche.sandbox.handle import Sandbox
@@ -62,8 +62,12 @@ class LocalDriver:
         try:
             return await self._connect(folder.record, self._runtime.find(sandbox_id))
         except SandboxLost as error:
-            reason = (await asyncio.to_thread(self._folder, sandbox_id)).info().reason
-            raise SandboxLost(f"sandbox {sandbox_id} is over: {reason or error}") from error
+            info = (await asyncio.to_thread(self._folder, sandbox_id)).info()
+            if info.state is SandboxState.READY:
+                raise InfraError(
+                    f"sandbox {sandbox_id} lives but takes no further client: {error}", code="infra/transport"
+                ) from error
+            raise SandboxLost(f"sandbox {sandbox_id} is over: {info.reason or error}") from error
 
     async def _connect(self, record: Record, made: Made) -> Sandbox:
         connection = await connect(made.socket)

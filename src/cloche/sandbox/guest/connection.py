@@ -42,7 +42,18 @@ _HELLO_TIMEOUT_S = 10.0
 class Call:
     """A request under way: its reply, and the data that comes before it."""
 
-    __slots__ = ("_connection", "_credit", "_data", "_granted", "_room", "_sent", "_unclaimed", "_waiter", "id", "reply")
+    __slots__ = (
+        "_connection",
+        "_credit",
+        "_data",
+        "_granted",
+        "_room",
+        "_sent",
+        "_unclaimed",
+        "_waiter",
+        "id",
+        "reply",
+    )
 
     def __init__(self, connection: GuestConnection, request_id: int) -> None:
         self._connection = connection
@@ -195,12 +206,13 @@ class GuestConnection(asyncio.Protocol):
     def _handle(self, kind: int, call: Call, body: bytes) -> None:
         if kind == Type.DATA:
             call.feed(body)
-        elif kind == Type.REPLY:
+        elif kind in {Type.REPLY, Type.ERROR}:
+            fields = decode_fields(
+                body
+            )  # may raise: the call must still be known then, to fail with the rest
+            outcome = fields if kind == Type.REPLY else from_fields(fields)
             del self._calls[call.id]
-            call.end(decode_fields(body))
-        elif kind == Type.ERROR:
-            del self._calls[call.id]
-            call.end(from_fields(decode_fields(body)))
+            call.end(outcome)
         elif kind == Type.CREDIT:
             call.grant(int.from_bytes(body, "little"))
 

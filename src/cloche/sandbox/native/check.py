@@ -21,7 +21,7 @@ _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")  # RFC 
 def _of_resources(limits: Resources) -> Iterator[str]:
     memory = limits.memory_bytes
     if memory is not None and not MEMORY_BYTES_MIN <= memory <= _MEMORY_BYTES_MAX:
-        yield f"{memory} bytes of memory: {MEMORY_BYTES_MIN} is the least, {_MEMORY_BYTES_MAX} the most"
+        yield f"a memory limit of {memory} bytes is not between {MEMORY_BYTES_MIN} and {_MEMORY_BYTES_MAX}"
     if limits.cpus is not None and not CPUS_MIN <= limits.cpus <= _CPUS_MAX:
         yield f"{limits.cpus} CPUs: {CPUS_MIN} is the least, {_CPUS_MAX} the most"
     if not 1 <= limits.pids <= _PIDS_MAX:
