@@ -33,13 +33,13 @@ from cloche.experiment.record.attempt import AttemptRecord, SettingRecord, fill,
 from cloche.experiment.record.export import dump, trial_config, trial_lock, trial_result
 from cloche.experiment.record.files import make_private, recording, write_text
 from cloche.experiment.record.trial import TrialFolder
+from cloche.experiment.services import begin
 from cloche.experiment.shield import thread_to_the_end, to_the_end
 from cloche.experiment.stage import Stage, agent_context, bring_skills
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.spec import PreparedImage
-from cloche.tasks.health import wait_until_healthy
 from cloche.tasks.model import RewardStrategy, Task
-from cloche.tasks.verify import prepare_paths, workdir_of
+from cloche.tasks.verify import prepare_paths
 
 __all__ = ["HEARTBEAT_S", "INTERRUPTED", "LEASE_SLACK_S", "Attempt", "Bench", "PhaseTimeout", "in_an_attempt"]
 
@@ -213,10 +213,7 @@ class Attempt:
         environment = self._task.environment
         sandbox = await self._boxes.create(self._spec, self._image)
         await prepare_paths(sandbox, self._task)
-        if environment.healthcheck is not None:
-            cwd = workdir_of(environment, sandbox)
-            tries = await wait_until_healthy(sandbox, environment.healthcheck, cwd=cwd)
-            self._log(f"healthy after {tries} tries")
+        await begin(sandbox, environment, self._log)
         skills_dir = await bring_skills(sandbox, self._task, self._log)
         for stage in self._stages:
             stage.context.skills_dir = skills_dir

@@ -14,13 +14,13 @@ from cloche.core.ids import new_id
 from cloche.experiment.bench import Bench, sandbox_spec, within
 from cloche.experiment.boxes import Boxes
 from cloche.experiment.collect import Evidence, present
+from cloche.experiment.services import begin, begin_again, end_all
 from cloche.experiment.shield import to_the_end
-from cloche.experiment.stage import Stage, end_all
+from cloche.experiment.stage import Stage
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.spec import Command, PreparedImage, SandboxSpec
-from cloche.tasks.health import wait_until_healthy
 from cloche.tasks.model import Environment
-from cloche.tasks.verify import VerifierResult, empty_folder, prepare_paths, verify, workdir_of
+from cloche.tasks.verify import VerifierResult, empty_folder, prepare_paths, verify
 
 VERIFIER_SLACK_S = 60.0
 
@@ -44,6 +44,7 @@ class Grader:
                 result = await self._verify(stage, sandbox)
                 if not last:
                     await end_all(sandbox)
+                    await begin_again(sandbox, stage.task.environment, stage.log, stage.limits.start_s)
             else:
                 result = await self._separately(stage, environment, evidence)
         stage.rewards = dict(result.rewards)
@@ -87,9 +88,7 @@ class Grader:
         """Make the verifier's sandbox and bring it what was collected, each at the place it came from."""
         sandbox = await self.boxes.create(spec, self.images[stage.step.name])
         await prepare_paths(sandbox, stage.task, environment)
-        if environment.healthcheck is not None:
-            cwd = workdir_of(environment, sandbox)
-            await wait_until_healthy(sandbox, environment.healthcheck, cwd=cwd)
+        await begin(sandbox, environment, stage.log)
         for place, path in await asyncio.to_thread(lambda: list(present(stage.folder, evidence))):
             if place.is_dir() and await sandbox.exists(path):
                 await empty_folder(sandbox, path)

@@ -6,7 +6,6 @@ verifier while a process of the agent lives, and never let a stage read how an e
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import posixpath
 import shlex
@@ -25,6 +24,7 @@ from cloche.experiment.collect import Evidence, collect
 from cloche.experiment.limits import Timeouts
 from cloche.experiment.plan import PlannedTrial
 from cloche.experiment.record.trial import TrialFolder
+from cloche.experiment.services import ENTRYPOINT_PREFIX, begin_again, end_all
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.spec import Command, EndReason
 from cloche.tasks.health import wait_until_healthy
@@ -33,7 +33,6 @@ from cloche.tasks.refuse import resolve_env
 from cloche.tasks.select import selected
 from cloche.tasks.verify import forget_grading, workdir_of
 
-KILL_TIMEOUT_S = 60.0
 SKILLS = "/runtime/skills"
 OUT_OF_MEMORY = EndReason.OUT_OF_MEMORY.value
 
@@ -136,11 +135,13 @@ class Stage:
             self.log(f"agent: {found.message} [{found.code}]; graded all the same")
         await self._count_ends(sandbox)
         await end_all(sandbox)
+        await begin_again(sandbox, self.task.environment, self.log, self.limits.start_s)
 
     async def _count_ends(self, sandbox: Sandbox) -> None:
         """Note why the agent's commands ended: by the guest's table, and by the memory limit's own count."""
         for status in await sandbox.commands():
-            self.ends[status.end.reason.value if status.end else "running"] += 1
+            if not status.id.startswith(ENTRYPOINT_PREFIX):
+                self.ends[status.end.reason.value if status.end else "running"] += 1
         hungry = max(self.ends[OUT_OF_MEMORY], sandbox.out_of_memory_kills)
         if hungry:
             self.ends[OUT_OF_MEMORY] = hungry
@@ -200,12 +201,6 @@ class Stage:
             self.context.usage,
             cost_usd=usage.cost_usd if usage else None,
         )
-
-
-async def end_all(sandbox: Sandbox) -> None:
-    """End every process of the sandbox but the guest."""
-    async with asyncio.timeout(KILL_TIMEOUT_S):
-        await sandbox.kill_all()
 
 
 async def bring_skills(sandbox: Sandbox, task: Task, log: Log) -> str | None:

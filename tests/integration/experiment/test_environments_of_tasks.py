@@ -290,3 +290,48 @@ async def test_limits_of_a_run_hold_by_phase_and_stand_in_the_record(lab: Lab, m
     assert record["setting"]["agent_timeout_s"] == 1.0
     assert record["setting"]["verifier_timeout_s"] == 30.0
     assert record["setting"]["network_stated"] is True
+
+
+# --- what an image starts by itself ---
+
+
+async def test_an_entry_point_runs_for_the_agent_and_again_for_the_verifier(
+    lab: Lab, make_task: MakeTask
+) -> None:
+    root = lab.folder.parent / "service"
+    make_busybox_root(root)
+    (root / "bin" / "enter").write_text('#!/bin/sh\necho "$@" >> /root/starts\nexec "$@"\n')
+    (root / "bin" / "enter").chmod(0o755)
+    config = ImageConfig(env={"PATH": "/bin:/usr/bin"}, workdir="/root", entrypoint=("/bin/enter",))
+    lab.installation.store.import_dir(root, "service:1", config=config)
+    running = "grep -l infinity /proc/[0-9]*/cmdline | wc -l"
+    task = make_task(
+        environment='docker_image = "service:1"\n[environment.healthcheck]\ncommand = "test -e starts"\n'
+        "interval_sec = 0.05",
+        solve=f"#!/bin/sh\n{running} > /root/agent; cat /root/starts > /root/before\n",
+        test=f"#!/bin/sh\n{running} > /logs/verifier/running; cp /root/[abs]* /logs/verifier/\n"
+        "echo 1 > /logs/verifier/reward.txt\n",
+    )
+    ending = await lab.run([task])
+    assert ending.outcomes[0].graded
+    seen = lab.trial(ending) / "verifier"
+    line = "sh -c sleep infinity\n"
+    assert (seen / "before").read_text() == line
+    assert (seen / "starts").read_text() == line * 2
+    assert int((seen / "agent").read_text()) >= 1
+    assert int((seen / "running").read_text()) >= 1
+    record = json.loads((lab.trial(ending) / "attempt.json").read_text())
+    assert set(record["command_ends"]) == {"exit"}  # the entry point is none of the agent's commands
+
+
+@pytest.mark.fault("service-broken-by-agent")
+async def test_a_service_that_the_agent_broke_leaves_the_verdict_to_the_verifier(
+    lab: Lab, make_task: MakeTask
+) -> None:
+    toml = '[environment.healthcheck]\ncommand = "test ! -e /root/done"\ninterval_sec = 0.05\nretries = 2\n'
+    ending = await lab.run([make_task(toml=toml)])
+    assert ending.outcomes[0].solved
+    assert ending.outcomes[0].failure is None
+    assert (
+        "services did not come back: the healthcheck failed" in (lab.trial(ending) / "trial.log").read_text()
+    )

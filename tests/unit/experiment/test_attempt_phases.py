@@ -18,7 +18,7 @@ from cloche.agents.errors import ContextExceeded, ModelRateLimited, StepLimitRea
 from cloche.core.errors import Domain, InfraError, InvalidInput, NotFound, SandboxLost
 from cloche.core.outcome import AttemptOutcome
 from cloche.experiment import grading as grading_module
-from cloche.experiment import stage as stage_module
+from cloche.experiment import services as services_module
 from cloche.experiment.attempt import Attempt, Bench
 from cloche.experiment.limits import TimeoutRules
 from cloche.experiment.plan import Plan, PlannedTrial
@@ -230,7 +230,7 @@ async def test_a_sandbox_that_does_not_come_up_in_time_is_deleted_by_its_id(
 async def test_processes_that_cannot_be_ended_keep_the_verifier_from_running(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage_module, "KILL_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(services_module, "KILL_TIMEOUT_S", 0.02)
 
     async def immortal(sandbox: Any) -> None:
         await asyncio.sleep(0)
