@@ -161,7 +161,9 @@ def test_harbor_parses_every_file_and_writes_it_again_as_it_was(peer: Peer, job:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    report: dict[str, list[str]] = json.loads(done.stdout)
+    said = json.loads(done.stdout)
+    assert not said["figures"]
+    report: dict[str, list[str]] = said["files"]
     found = {name: lines for name, lines in report.items() if lines}
     assert not found, json.dumps(found, indent=1)
 
@@ -235,16 +237,20 @@ def viewer(program: Path, jobs: Path, home: Path) -> Iterator[Callable[[str], An
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session, with everything in its group."""
+    """End a process that leads a session, with everything in its group, and see that nothing is left."""
     try:
-        os.killpg(process.pid, signal.SIGTERM)
+        process.terminate()
         process.wait(20)
     except subprocess.TimeoutExpired:
-        pass
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
+    for _ in range(100):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("something that the viewer started is still there")
 
 
 def test_harbor_view_serves_our_folder(peer: Peer, job: Job, tmp_path: Path) -> None:

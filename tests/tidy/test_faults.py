@@ -25,9 +25,9 @@ def _listed() -> dict[tuple[str, str, str], int]:
 
 def _fault_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     names = []
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.fault":
-            names += [argument.value for argument in decorator.args if isinstance(argument, ast.Constant)]
+    for call in (item for decorator in node.decorator_list for item in ast.walk(decorator)):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.fault":
+            names += [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
     return names
 
 

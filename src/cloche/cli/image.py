@@ -76,6 +76,20 @@ def bootstrap(release: str, packages: tuple[str, ...], name: str | None, timeout
 
 
 @image.command()
+@click.argument("name")
+@click.option("--platform", metavar="OS/ARCH", help="Such as linux/arm64 (default: this machine's).")
+@click.option("--timeout", type=Duration(), default=1800.0, show_default="30m", help="Time at most.")
+def pull(name: str, platform: str | None, timeout: float) -> None:
+    """Pull NAME (host/repository:tag or host/repository@sha256:…) from its registry.
+
+    Asks the registry even if the image is here, since a tag may have moved. Prints the image's digest.
+    """
+    from cloche.sandbox.images.registry import pull as fetch
+
+    _show(run_async(fetch(_store(), name, platform=platform, timeout_s=timeout, say=_say)))
+
+
+@image.command()
 @click.argument("context", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "-f", "--file", "dockerfile", type=click.Path(path_type=Path), help="CONTEXT/Dockerfile if not given."

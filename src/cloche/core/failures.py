@@ -89,6 +89,10 @@ def _infra_rows() -> Iterator[FailureKind]:
         ("infra/host_memory", "this machine has no memory left", "MemoryLimitExceededError"),
         ("infra/record", "the record could not be written", "RuntimeRequestError"),
         ("infra/runner_lost", "the runner ended in the middle of the attempt", "CancelledError"),
+        ("infra/image_truncated", "an image's blob ended early", "SandboxBuildFailedError"),
+        ("infra/image_pull_timeout", "pulling the image took too long", "EnvironmentStartTimeoutError"),
+        ("infra/registry_unavailable", "the registry is down, or not reachable", "SandboxBuildFailedError"),
+        ("infra/registry_rate_limit", "the registry said: too many requests", "SandboxBuildFailedError"),
     )
     for code, meaning, harbor in again:
         yield FailureKind(code, Domain.INFRA, meaning, harbor, retried=True)
@@ -96,6 +100,11 @@ def _infra_rows() -> Iterator[FailureKind]:
         ("infra/image", "the image could not be made or found", "SandboxBuildFailedError"),
         ("infra/image_build", "building the task's Dockerfile failed", "SandboxBuildFailedError"),
         ("infra/image_build_timeout", "building the image took too long", "EnvironmentStartTimeoutError"),
+        ("infra/image_not_found", "the registry has no such image", "SandboxBuildFailedError"),
+        ("infra/image_unauthorised", "the registry refuses the image to us", "SandboxBuildFailedError"),
+        ("infra/image_platform", "the image is not there for this platform", "SandboxBuildFailedError"),
+        ("infra/image_digest", "an image's content is not what its digest says", "SandboxBuildFailedError"),
+        ("infra/image_not_understood", "the registry's answer makes no sense", "SandboxBuildFailedError"),
         ("doctor/unusable", "this machine cannot run sandboxes", "SandboxUnavailableError"),
         ("doctor/no_guest", "this installation carries no guest for this machine", "SandboxUnavailableError"),
     )

@@ -15,6 +15,7 @@ from cloche.sandbox.spec import Command, NetworkMode, PreparedImage, SandboxSpec
 WAIT_S = 30
 
 
+@pytest.mark.fault("reap-beside-creates")
 async def test_a_sandbox_made_during_the_look_keeps_its_link(
     driver: LocalDriver, busybox_image: PreparedImage, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

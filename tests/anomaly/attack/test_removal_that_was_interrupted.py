@@ -15,6 +15,7 @@ from cloche.sandbox.spec import PreparedImage, SandboxSpec
 HALF_REMOVED = 1500
 
 
+@pytest.mark.fault("removal-interrupted")
 async def test_a_wide_tree_whose_removal_was_killed_is_removed(
     driver: LocalDriver, busybox_image: PreparedImage, settings: Settings
 ) -> None:
@@ -30,6 +31,7 @@ async def test_a_wide_tree_whose_removal_was_killed_is_removed(
         await sandbox.close()
 
 
+@pytest.mark.fault("unremovable-beside-others")
 async def test_reap_goes_on_after_what_cannot_be_removed(
     driver: LocalDriver, busybox_image: PreparedImage, settings: Settings
 ) -> None:

@@ -10,6 +10,8 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
+
 from cloche.sandbox.driver import SandboxState
 from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.settings import Settings
@@ -31,6 +33,7 @@ def kill_spawner(settings: Settings) -> None:
             os.kill(int(entry.name), signal.SIGKILL)
 
 
+@pytest.mark.fault("spawner-killed-in-delete")
 async def test_a_delete_whose_spawner_dies_is_done_by_the_next(
     driver: LocalDriver, busybox_image: PreparedImage, settings: Settings
 ) -> None:

@@ -32,6 +32,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
+@pytest.mark.fault("impossible-spec")
 async def test_a_spec_that_cannot_be_is_refused(
     driver: LocalDriver, busybox_image: PreparedImage, name: str
 ) -> None:

@@ -114,7 +114,7 @@ async def test_callers_that_wait_for_a_build_share_its_failure_and_later_ones_tr
     [
         ("debian:12", "the base image debian:12 is not here", "cloche image bootstrap debian:12"),
         ("bose:1", "the base image bose:1 is not here", "there is base:1"),
-        ("base:1@sha256:" + "0" * 64, "pinned to a registry's digest", "use a name"),
+        ("base:1@sha256:" + "0" * 64, "is not here", "there is base:1"),
     ],
 )
 async def test_a_base_that_is_not_here_is_named_with_its_line(

@@ -1,21 +1,24 @@
 """Parse a job's folder with Harbor's own models and say what does not come back as it was.
 
 A program for the environment of the ``harbor`` package: ``python read_with_harbor.py JOB``. Prints one JSON
-object, from the path of each file below JOB that has Harbor's shape to the list of its differences: empty if
-Harbor, having read the file, would write the same keys with the same values. Never imports cloche.
+object. ``files``: from the path of each file below JOB of Harbor's shape to the list of its differences,
+empty if Harbor, having read the file, would write the same keys with the same values. ``figures``: where the
+job's statistics are not those that Harbor computes from the trials' results. Never imports cloche.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harbor.metrics.mean import Mean
 from harbor.models.job.config import JobConfig
 from harbor.models.job.lock import JobLock, TrialLock
-from harbor.models.job.result import JobResult
+from harbor.models.job.result import JobResult, JobStats
 from harbor.models.trajectories import Trajectory
 from harbor.models.trial.artifact_manifest import ArtifactManifest
 from harbor.models.trial.config import TrialConfig
@@ -76,7 +79,33 @@ def check(path: Path, again: Again) -> list[str]:
         return [f"Harbor cannot read it: {error}"]
 
 
-def main(job: Path) -> dict[str, list[str]]:
+def figures(job: Path) -> list[str]:
+    """Return where the job's counts and means differ from Harbor's; tokens are ours, of every attempt."""
+    results = [
+        TrialResult.model_validate_json(path.read_text()) for path in sorted(job.glob("*/result.json"))
+    ]
+    computed = JobStats.from_trial_results(results, n_total_trials=len(results))
+    rewards = defaultdict(list)
+    for result in results:
+        if result.reward_valid:
+            model = result.agent_info.model_info
+            name = model.name if model else None
+            key = JobStats.format_agent_evals_key(result.agent_info.name, name, result.source or "adhoc")
+            rewards[key].append(result.verifier_result.rewards)
+    for key, found in rewards.items():
+        computed.evals[key].metrics.append(Mean().compute(found))
+    ours = json.loads((job / "result.json").read_text())["stats"]
+    theirs = json.loads(computed.model_dump_json())
+    for stats in (ours, theirs):
+        for evaluated in stats["evals"].values():
+            del evaluated["pass_at_k"]
+            for lists in (*evaluated["reward_stats"].values(), evaluated["exception_stats"]):
+                lists |= {name: sorted(trials) for name, trials in lists.items()}
+    wanted = ["n_completed_trials", "n_errored_trials", "n_pending_trials", "n_cancelled_trials", "evals"]
+    return [line for name in wanted for line in differences(ours[name], theirs[name], f"$.stats.{name}")]
+
+
+def files(job: Path) -> dict[str, list[str]]:
     """Return the differences of every file of Harbor's shape, earlier attempts' too."""
     report = {name: check(job / name, again) for name, again in OF_JOB.items()}
     folders = [path.parent for path in sorted(job.rglob("attempt.json"))]
@@ -92,4 +121,5 @@ def main(job: Path) -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    json.dump(main(Path(sys.argv[1])), sys.stdout)
+    folder = Path(sys.argv[1])
+    json.dump({"files": files(folder), "figures": figures(folder)}, sys.stdout)

@@ -16,6 +16,7 @@ from cloche.sandbox.spec import Command
 SECONDS_MAX = 4
 
 
+@pytest.mark.fault("download-of-a-huge-file")
 async def test_a_huge_sparse_file_does_not_fill_the_host(hostile: Sandbox, tmp_path: Path) -> None:
     made = await hostile.run(Command(shell="mkdir /A; dd if=/dev/null of=/A/big bs=1M seek=900000"))
     assert made.ok, made.stderr.text
@@ -26,6 +27,7 @@ async def test_a_huge_sparse_file_does_not_fill_the_host(hostile: Sandbox, tmp_p
     assert not big.exists() or big.stat().st_blocks * 512 < 64 << 20
 
 
+@pytest.mark.fault("host-path-too-long")
 async def test_a_path_too_long_for_the_host_is_told_in_words(hostile: Sandbox, tmp_path: Path) -> None:
     name = "n" * 240
     await hostile.run(

@@ -24,6 +24,7 @@ async def resident_bytes(driver: LocalDriver, sandbox: Sandbox) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
+@pytest.mark.fault("guest-signalled")
 async def test_signals_do_not_reach_the_guest(hostile: Sandbox) -> None:
     await hostile.run(
         Command(shell="for s in KILL STOP TERM SEGV HUP USR1 33 64; do kill -$s 1; done; kill -9 -1")
@@ -47,12 +48,14 @@ async def test_signals_do_not_reach_the_guest(hostile: Sandbox) -> None:
         "ionice -c 3 -p 1",
     ],
 )
+@pytest.mark.fault("guest-looked-into")
 async def test_the_guest_cannot_be_looked_into_or_slowed(hostile: Sandbox, line: str) -> None:
     completed = await hostile.run(Command(shell=line))
     assert not completed.ok, completed.stdout.text
     assert completed.stderr.text != ""
 
 
+@pytest.mark.fault("ten-thousand-commands")
 async def test_ten_thousand_commands_leave_the_guest_small(driver: LocalDriver, hostile: Sandbox) -> None:
     for _ in range(20):
         await asyncio.gather(*(hostile.run(Command(argv=("true",))) for _ in range(500)))
@@ -91,6 +94,7 @@ async def test_output_that_is_closed_early_is_not_the_end(hostile: Sandbox) -> N
     assert completed.exit_code == 3
 
 
+@pytest.mark.fault("zombies-and-orphans")
 async def test_thousands_of_zombies_and_orphans_are_reaped(hostile: Sandbox) -> None:
     line = "i=0; while [ $i -lt 5000 ]; do (true &) ; i=$((i+1)); done; echo made"
     assert (await hostile.run(Command(shell=line))).stdout.text == "made\n"
@@ -102,6 +106,7 @@ async def test_thousands_of_zombies_and_orphans_are_reaped(hostile: Sandbox) -> 
     "number",
     [165, 166, 155, 308, 425, 426, 428, 429, 430, 432, 438, 442, 250, 248, 321, 298, 323, 303, 304, 310, 311],
 )
+@pytest.mark.fault("forbidden-system-calls")
 async def test_calls_that_could_change_the_sandbox_are_refused(hostile: Sandbox, number: int) -> None:
     completed = await hostile.run(Command(argv=("probe", "call", str(number), "0", "0")))
     assert completed.stdout.text in {"Operation not permitted\n", "Function not implemented\n"}
@@ -110,6 +115,7 @@ async def test_calls_that_could_change_the_sandbox_are_refused(hostile: Sandbox,
 @pytest.mark.parametrize(
     ("number", "flags"), [(272, 0x10000000), (272, 0x20000), (272, 0x02000000), (56, 0x10000011)]
 )
+@pytest.mark.fault("nested-namespaces")
 async def test_no_new_namespaces_of_users_mounts_or_cgroups(
     hostile: Sandbox, number: int, flags: int
 ) -> None:

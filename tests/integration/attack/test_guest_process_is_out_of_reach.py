@@ -16,6 +16,7 @@ LIMITS = {"cpu": 0, "file-size": 1, "data": 2, "processes": 6, "files": 7, "memo
 
 
 @pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.fault("guest-limits-attacked")
 async def test_limits_of_the_guest_cannot_be_changed(hostile: Sandbox, name: str) -> None:
     completed = await hostile.run(Command(argv=("probe", "limit", "1", str(LIMITS[name]), "3")))
     assert completed.stdout.text == "Operation not permitted\n"
@@ -26,6 +27,7 @@ async def test_a_program_may_still_lower_its_own_limits(hostile: Sandbox) -> Non
     assert completed.stdout.text == "50\ndone\n"
 
 
+@pytest.mark.fault("memory-hidden-from-the-killer")
 async def test_memory_that_nobody_seems_to_hold_is_still_the_sandboxes_own_doing(
     driver: LocalDriver, busybox_image: PreparedImage, probe: Path
 ) -> None:
@@ -47,6 +49,7 @@ async def test_memory_that_nobody_seems_to_hold_is_still_the_sandboxes_own_doing
 
 
 @pytest.mark.parametrize("name", ["oom_score_adj", "autogroup"])
+@pytest.mark.fault("guest-proc-files-attacked")
 async def test_files_of_the_guest_in_proc_cannot_be_written(hostile: Sandbox, name: str) -> None:
     completed = await hostile.run(Command(shell=f"echo 1 >/proc/1/{name}"))
     assert not completed.ok

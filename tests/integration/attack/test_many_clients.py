@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
+
 from cloche.core.errors import ClocheError, SandboxLost
 from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.handle import Sandbox
@@ -11,6 +13,7 @@ from cloche.sandbox.handle import Sandbox
 CLIENTS = 80
 
 
+@pytest.mark.fault("one-client-too-many")
 async def test_one_client_too_many_is_not_told_that_the_sandbox_is_over(
     driver: LocalDriver, hostile: Sandbox
 ) -> None:

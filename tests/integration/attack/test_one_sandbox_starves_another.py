@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.spec import Command, EndReason, PreparedImage, SandboxSpec, Terminal
@@ -12,6 +14,7 @@ TERMINALS_MAX = 1024
 REQUESTS = 60000  # of fs.aio-max-nr, 65536
 
 
+@pytest.mark.fault("terminals-taken")
 async def test_terminals_are_left_for_others(
     driver: LocalDriver, busybox_image: PreparedImage, hostile: Sandbox
 ) -> None:
@@ -24,6 +27,7 @@ async def test_terminals_are_left_for_others(
     assert taken <= TERMINALS_MAX
 
 
+@pytest.mark.fault("async-io-taken")
 async def test_asynchronous_requests_are_left_for_others(
     driver: LocalDriver, busybox_image: PreparedImage, hostile: Sandbox, probe: Path
 ) -> None:

@@ -28,6 +28,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("link", MAGIC)
+@pytest.mark.fault("magic-links")
 async def test_magic_links_are_not_followed(hostile: Sandbox, link: str) -> None:
     await hostile.run(Command(shell=f"mkdir /d; ln -s {link} /d/link"))
     for path in (f"{link}/etc/passwd", "/d/link/etc/passwd", "/d/link"):
@@ -39,6 +40,7 @@ async def test_magic_links_are_not_followed(hostile: Sandbox, link: str) -> None
         await hostile.write_file("/d/link/tmp/written", b"x")
 
 
+@pytest.mark.fault("paths-that-lead-out")
 async def test_links_and_dots_end_at_the_root_of_the_sandbox(hostile: Sandbox, secret: Path) -> None:
     await hostile.run(Command(shell=f"ln -s {'../' * 20}{secret} /link; ln -s {secret.parent} /folder"))
     for path in ("/link", f"/{'../' * 20}{secret}", f"/folder/{secret.name}"):
@@ -51,6 +53,7 @@ async def test_links_and_dots_end_at_the_root_of_the_sandbox(hostile: Sandbox, s
     assert list(secret.parent.iterdir()) == [secret]
 
 
+@pytest.mark.fault("endless-files")
 async def test_what_blocks_or_never_ends_is_no_file(hostile: Sandbox) -> None:
     await hostile.run(Command(shell="mkdir /d; mkfifo /d/fifo"))
     for path in ENDLESS:
@@ -75,6 +78,7 @@ async def test_a_download_brings_no_links_and_any_name(hostile: Sandbox, tmp_pat
     assert (tmp_path / "got" / "hard").stat().st_mode & 0o7000 == 0
 
 
+@pytest.mark.fault("folder-swapped-for-a-link")
 async def test_a_folder_that_turns_into_a_link_during_a_download(hostile: Sandbox, tmp_path: Path) -> None:
     swapping = await hostile.start(
         Command(

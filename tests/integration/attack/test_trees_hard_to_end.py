@@ -27,6 +27,7 @@ def hydra(*, leave: bool) -> Command:
 
 
 @pytest.mark.parametrize("leave", [False, True])
+@pytest.mark.fault("respawning-tree")
 async def test_a_timeout_ends_what_respawns_and_ignores_signals(hostile: Sandbox, leave: bool) -> None:
     completed = await hostile.run(hydra(leave=leave))
     assert completed.reason is EndReason.TIMEOUT

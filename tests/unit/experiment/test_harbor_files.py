@@ -273,7 +273,7 @@ def test_a_jobs_figures_are_harbors(job: Job) -> None:
     assert value["finished_at"] is None
     nop = stats["evals"]["nop__adhoc"]
     assert list(nop) == EVAL
-    assert nop["metrics"] == [{"mean": 0.5}], "a missing reward is 0 in Harbor's mean"
+    assert nop["metrics"] == [{"mean": 1.0}], "a trial without a reward is not in Harbor's mean"
     assert nop["n_trials"] == 1
     assert nop["reward_stats"] == {"reward": {"1.0": [outcomes[0].name]}}
     assert nop["exception_stats"] == {"SandboxUnavailableError": [outcomes[1].name]}
@@ -288,6 +288,12 @@ def test_several_rewards_have_a_mean_each(job: Job) -> None:
     result = job_result(job, outcomes, started_at=when(0), now=when(1), finished=True)
     assert result.stats.evals["nop__adhoc"].metrics == [{"pass": 0.5, "style": 0.25}]
     assert result.finished_at == when(1)
+
+
+def test_without_any_reward_there_is_no_mean(job: Job) -> None:
+    lost = _outcome(job.plan, 0, _attempt(failure=failure("infra/sandbox_lost")))
+    result = job_result(job, [lost], started_at=when(0), now=when(1), finished=True)
+    assert result.stats.evals["nop__adhoc"].metrics == []
 
 
 def test_the_shapes_take_nothing_else(job: Job) -> None:

@@ -1,7 +1,7 @@
 """From a plan and its outcomes to Harbor's files. Pure: returns what is to be written.
 
-Must never put a figure of ours where Harbor means another: its ``mean`` counts a missing reward as 0, so it
-stands in Harbor's file for Harbor's tools, and is not what we print.
+Must never put a figure of ours where Harbor means another: its ``mean`` takes the trials with a reward, by
+reward, so it stands in Harbor's file for Harbor's tools, and is not what we print.
 """
 
 from __future__ import annotations
@@ -285,11 +285,13 @@ def refused_attempt(failure: Failure, at: float) -> AttemptOutcome:
     return AttemptOutcome(number=0, started_at=at, finished_at=at, failure=failure)
 
 
-def _mean(rewards: Sequence[Mapping[str, float] | None]) -> dict[str, float]:
-    """Return Harbor's mean: a missing reward counts as 0."""
-    keys = list(dict.fromkeys(key for item in rewards if item for key in item))
-    means = {key: sum((item or {}).get(key, 0.0) for item in rewards) / len(rewards) for key in keys}
-    return {"mean": means[keys[0]]} if len(keys) == 1 else means
+def _mean(rewards: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return Harbor's metrics: trials without a reward are left out, one of several that is missing is 0."""
+    if not rewards:
+        return []
+    names = sorted({name for item in rewards for name in item})
+    means = {name: sum(item.get(name, 0.0) for item in rewards) / len(rewards) for name in names}
+    return [{"mean": means[names[0]]} if len(names) == 1 else means]
 
 
 def _eval_stats(trials: Sequence[TrialOutcome]) -> EvalStats:
@@ -302,8 +304,8 @@ def _eval_stats(trials: Sequence[TrialOutcome]) -> EvalStats:
         if trial.failure:
             stats.n_errors += 1
             stats.exception_stats.setdefault(trial.failure.kind.harbor, []).append(trial.name)
-    mean = _mean([trial.last.rewards if trial.graded and trial.last else None for trial in trials])
-    return stats.model_copy(update={"metrics": [mean] if mean else []})
+    rewards = [trial.last.rewards for trial in trials if trial.graded and trial.last and trial.last.rewards]
+    return stats.model_copy(update={"metrics": _mean(rewards)})
 
 
 def _sources(plan: Plan) -> dict[str, str]:

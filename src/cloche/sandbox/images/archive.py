@@ -11,13 +11,13 @@ import shutil
 import subprocess
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Protocol
 
 from cloche.core.errors import EnvironmentUnusable, InvalidInput
-from cloche.sandbox.images.tree import CHUNK_BYTES, Entry, Kind, TreeWriter
+from cloche.sandbox.images.tree import CHUNK_BYTES, Entry, Kind
 
 HEADER_BYTES_MAX = 1 << 20
 _XATTR = "SCHILY.xattr."
@@ -32,6 +32,14 @@ _HEADERS = frozenset(
 )
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+class Writer(Protocol):
+    """What takes the members: it decides where they may go, and raises InvalidInput naming a bad one."""
+
+    def add(self, entry: Entry, content: Iterable[bytes] = ()) -> None:
+        """Write one member."""
+        ...
 
 
 class _Peeked:
@@ -71,7 +79,7 @@ class _EndMark:
         return Member
 
 
-def extract(source: Path | BinaryIO, writer: TreeWriter, *, check: Callable[[], None] = lambda: None) -> None:
+def extract(source: Path | BinaryIO, writer: Writer, *, check: Callable[[], None] = lambda: None) -> None:
     """Write every member of the archive; ``check`` is called per member and may raise to stop.
 
     Raises InvalidInput naming the member, or saying that the archive is damaged or no archive.
@@ -87,29 +95,38 @@ def extract(source: Path | BinaryIO, writer: TreeWriter, *, check: Callable[[], 
         _extract(source, writer, check)
 
 
-def _extract(stream: BinaryIO, writer: TreeWriter, check: Callable[[], None]) -> None:
-    peeked = _Peeked(stream)
+def _extract(stream: BinaryIO, writer: Writer, check: Callable[[], None]) -> None:
+    with _decompressed(_Peeked(stream)) as (plain, mode):
+        extract_members(plain, mode, writer, check)
+
+
+def extract_members(
+    plain: Any, mode: Literal["r|*", "r|"], writer: Writer, check: Callable[[], None] = lambda: None
+) -> None:
+    """Write every member of a stream with ``read``; mode ``r|`` takes it as it is, never as compressed.
+
+    Raises as ``extract`` does.
+    """
     mark = _EndMark()
     last = ""
-    with _decompressed(peeked) as (plain, mode):
-        try:
-            with tarfile.open(
-                fileobj=plain,
-                mode=mode,
-                tarinfo=mark.member_type(),
-                bufsize=CHUNK_BYTES,
-                encoding="utf-8",
-                errors="surrogateescape",
-            ) as archive:
-                for member in archive:
-                    check()
-                    last = member.name
-                    writer.add(_entry(member), _content(archive, member))
-                    archive.members = []  # type: ignore[attr-defined]  # else it keeps every member
-        except _DAMAGED as error:
-            raise InvalidInput(f"not a readable archive{_after(last)}: {error}") from error
-        except OSError as error:  # how gzip reports damage
-            raise InvalidInput(f"not a readable archive{_after(last)}: {error}") from error
+    try:
+        with tarfile.open(
+            fileobj=plain,
+            mode=mode,
+            tarinfo=mark.member_type(),
+            bufsize=CHUNK_BYTES,
+            encoding="utf-8",
+            errors="surrogateescape",
+        ) as archive:
+            for member in archive:
+                check()
+                last = member.name
+                writer.add(_entry(member), _content(archive, member))
+                archive.members = []  # type: ignore[attr-defined]  # else it keeps every member
+    except _DAMAGED as error:
+        raise InvalidInput(f"not a readable archive{_after(last)}: {error}") from error
+    except OSError as error:  # how gzip reports damage
+        raise InvalidInput(f"not a readable archive{_after(last)}: {error}") from error
     if not mark.seen:
         raise InvalidInput(f"the archive ends early{_after(last)}")
 

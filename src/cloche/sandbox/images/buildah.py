@@ -30,6 +30,7 @@ from cloche.sandbox.spec import ImageConfig
 
 TAG = "localhost/cloche"
 HOUSEKEEPING_TIMEOUT_S = 120.0
+_MARKER = ".cloche-base"
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 # buildah keeps a cache for all users in this folder; ours sees an empty one that is gone with it
 _WRAPPER = (
@@ -124,18 +125,30 @@ class Buildah:
         return any(wanted in image.get("names", ()) for image in self._images())
 
     async def add_base(self, manifest: Manifest) -> None:
-        """Make an image of our store known to buildah, without copying its layer.
+        """Make an image of our store known to buildah, without copying its layers.
 
-        Raises ImageError if it has more than one layer of ours, which no image has.
+        Each layer gets a marker of its own first; all but the last come from one build without anything else,
+        since the configuration makes layers too where steps are layers.
         """
-        if len(manifest.layers) != 1:
-            raise ImageError(f"image {manifest.digest} has lost its build; build it again")
+        count = len(manifest.layers)
         with tempfile.TemporaryDirectory(dir=self.work) as folder:
-            (Path(folder) / ".cloche-base").write_text(manifest.digest + "\n")
-            (Path(folder) / "Dockerfile").write_text(base_dockerfile(manifest.config))
+            for place in range(count):
+                (Path(folder) / f"{_MARKER}-{place}").write_text(f"{manifest.digest} {place}\n")
+            start = "scratch"
+            if count > 1:
+                lines = ["FROM scratch", *(_copy_marker(place) for place in range(count - 1))]
+                (Path(folder) / "Dockerfile").write_text("\n".join(lines) + "\n")
+                start = await self._build_small(folder, "--layers")
+            lines = [f"FROM {start}", _copy_marker(count - 1)]
+            (Path(folder) / "Dockerfile").write_text(
+                "\n".join(lines) + "\n" + settings_lines(manifest.config)
+            )
             made = await self._build_small(folder)
-        layer = self.layers(made)[-1]
-        self._replace(self.root / "overlay" / layer.id / "diff", self._state_dir / manifest.layers[0].path)
+        stored = self.layers(made)
+        if len(stored) != count:
+            raise ImageError(f"buildah made {len(stored)} layers for the {count} of image {manifest.digest}")
+        for layer, ours in zip(stored, manifest.layers, strict=True):
+            self._replace(self.root / "overlay" / layer.id / "diff", self._state_dir / ours.path)
         await self.output("tag", made, reference(manifest.digest))
 
     async def add_workdir(self, identity: str) -> str:
@@ -145,10 +158,10 @@ class Buildah:
             (Path(folder) / "Dockerfile").write_text(f"FROM {identity}\nCOPY empty/ ./\n")
             return await self._build_small(folder)
 
-    async def _build_small(self, folder: str) -> str:
-        """Build a Dockerfile of ours in one layer; return the image's id."""
+    async def _build_small(self, folder: str, layers: str = "--layers=false") -> str:
+        """Build a Dockerfile of ours, in one layer or in one per step; return the image's id."""
         identity = Path(folder) / "id"
-        arguments = [*self.build_arguments(), "--layers=false", "--timestamp", "0", "--quiet", "--force-rm"]
+        arguments = [*self.build_arguments(), layers, "--timestamp", "0", "--quiet", "--force-rm"]
         await self.output(*arguments, "--iidfile", str(identity), folder)
         return image_id(identity)
 
@@ -238,10 +251,13 @@ def config_from_oci(config: dict[str, Any]) -> ImageConfig:
     )
 
 
-def base_dockerfile(config: ImageConfig) -> str:
-    """Return a Dockerfile that makes a layer with the marker and this configuration, expanding nothing."""
-    lines = ["FROM scratch", "COPY .cloche-base /.cloche-base"]
-    lines += [f"ENV {name}={_quoted(value)}" for name, value in config.env.items()]
+def _copy_marker(place: int) -> str:
+    return f"COPY {_MARKER}-{place} /{_MARKER}"
+
+
+def settings_lines(config: ImageConfig) -> str:
+    """Return the lines of a Dockerfile that make this configuration, expanding nothing."""
+    lines = [f"ENV {name}={_quoted(value)}" for name, value in config.env.items()]
     if config.user:
         lines.append(f"USER {_quoted(config.user)}")
     if config.workdir not in {"", "/"}:

@@ -29,9 +29,11 @@ from cloche.sandbox.images.buildah import Buildah, image_id, reference
 from cloche.sandbox.images.context import IgnoreRules, context_digest, ignore_file
 from cloche.sandbox.images.digest import walk
 from cloche.sandbox.images.disk import private_folder, read_json, try_locked, waiting_lock, write_json
-from cloche.sandbox.images.dockerfile import base_images, instructions
+from cloche.sandbox.images.dockerfile import BaseImage, base_images, instructions
 from cloche.sandbox.images.logs import failure, last_lines, new_log
 from cloche.sandbox.images.records import Layer, Manifest, NameRecord
+from cloche.sandbox.images.registry.pull import pull
+from cloche.sandbox.images.registry.reference import RegistrySettings, find_registry
 from cloche.sandbox.images.store import ImageStore
 from cloche.sandbox.images.tools import require, to_the_end, tool_status
 from cloche.sandbox.images.tree import FULL_DISK_HINT, SANDBOX_IDS
@@ -87,11 +89,13 @@ async def build(
 ) -> PreparedImage:
     """Build ``dockerfile`` (default ``context/Dockerfile``), or return what the same content gave before.
 
+    Bases that are not here and name a registry are pulled first.
     ``name`` defaults to ``build:`` and the build's key; ``say`` gets a line when building begins. Raises
     InvalidInput for what cannot be read, EnvironmentUnusable without root or buildah, and ImageError: a base
     image that is not here (named), a step that fails or a time-out (the end of the log is shown, all of it
     is kept at the error's ``where``).
     """
+    await _pull_bases(store, dockerfile or context / "Dockerfile", build_args or {}, timeout_s, say)
     asked_at = time.time_ns()
     plan = await asyncio.to_thread(plan_build, store, context, dockerfile, build_args or {})
     wanted = names.normalise(name or f"build:{plan.key}")
@@ -120,15 +124,48 @@ async def build(
         return await asyncio.to_thread(store.resolve, wanted)
 
 
+async def _pull_bases(
+    store: ImageStore,
+    dockerfile: Path,
+    build_args: Mapping[str, str],
+    timeout_s: float,
+    say: Callable[[str], None],
+) -> None:
+    """Pull the bases that are not here and belong to a registry; the others are the plan's to complain of."""
+    settings = RegistrySettings.from_environment()
+    for base in await asyncio.to_thread(_bases, dockerfile, build_args):
+        if await asyncio.to_thread(_is_elsewhere, store, base.name, settings):
+            try:
+                await pull(store, base.name, if_missing=True, timeout_s=timeout_s, settings=settings, say=say)
+            except ImageError as error:
+                error.where = f"{dockerfile}:{base.line}"
+                raise
+
+
+def _bases(dockerfile: Path, build_args: Mapping[str, str]) -> tuple[BaseImage, ...]:
+    return base_images(_text(dockerfile).decode("utf-8", "replace"), build_args, where=str(dockerfile))
+
+
+def _is_elsewhere(store: ImageStore, name: str, settings: RegistrySettings) -> bool:
+    try:
+        return store.find(name) is None and find_registry(name, settings) is not None
+    except InvalidInput:  # no name: the plan says so, with its line
+        return False
+
+
+def _text(dockerfile: Path) -> bytes:
+    try:
+        return dockerfile.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"cannot read the Dockerfile: {error.strerror}", where=str(dockerfile)) from error
+
+
 def plan_build(
     store: ImageStore, context: Path, dockerfile: Path | None, build_args: Mapping[str, str]
 ) -> BuildPlan:
     """Read the Dockerfile and the context, and find the base images. Raises as ``build`` does."""
     path = dockerfile or context / "Dockerfile"
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"cannot read the Dockerfile: {error.strerror}", where=str(path)) from error
+    text = _text(path)
     ignore = ignore_file(context, path)
     rules = IgnoreRules(ignore.read_text(errors="replace").splitlines() if ignore else ())
     readable = text.decode("utf-8", "replace")

@@ -1,4 +1,7 @@
-"""What the runner calls: an image by name, or by what it is built from. Must never make a base by itself."""
+"""What the runner calls: an image by name, or by what it is built from.
+
+What is here is taken; what is not and names a registry is pulled. Must never bootstrap a base by itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cloche.core.errors import NotFound
 from cloche.sandbox.images.builds import DEFAULT_TIMEOUT_S, build
+from cloche.sandbox.images.registry import RegistrySettings, pull
+from cloche.sandbox.images.registry.pull import DEFAULT_TIMEOUT_S as PULL_TIMEOUT_S
+from cloche.sandbox.images.registry.reference import find_registry
 from cloche.sandbox.images.store import ImageStore
 from cloche.sandbox.spec import PreparedImage
 
@@ -23,18 +30,31 @@ class BuildRequest:
     timeout_s: float = DEFAULT_TIMEOUT_S
 
 
-async def ensure_image(store: ImageStore, name: str) -> PreparedImage:
-    """Return the image of a name. Raises NotFound with a hint, as ``ImageStore.resolve`` does."""
-    return await asyncio.to_thread(store.resolve, name)
+async def ensure_image(store: ImageStore, name: str, *, timeout_s: float = PULL_TIMEOUT_S) -> PreparedImage:
+    """Return the image of a name, pulled if it is not here and names a registry.
+
+    Raises NotFound with a hint for one that names none and is not here, else as ``ImageStore.resolve`` and
+    ``registry.pull`` do.
+    """
+    try:
+        return await asyncio.to_thread(store.resolve, name)
+    except NotFound:
+        settings = RegistrySettings.from_environment()
+        if find_registry(name, settings) is None:
+            raise
+    return await pull(store, name, if_missing=True, timeout_s=timeout_s, settings=settings)
 
 
-async def prepare(store: ImageStore, wanted: str | BuildRequest) -> PreparedImage:
-    """Return an image that is ready to make sandboxes from, built first if need be.
+async def prepare(
+    store: ImageStore, wanted: str | BuildRequest, *, timeout_s: float = PULL_TIMEOUT_S
+) -> PreparedImage:
+    """Return an image that is ready to make sandboxes from, pulled or built first if need be.
 
-    Raises as ``ImageStore.resolve`` and ``builds.build`` do.
+    The bases of a build are pulled too. ``timeout_s`` is for a name; a request has its own.
+    Raises as ``ensure_image`` and ``builds.build`` do.
     """
     if isinstance(wanted, str):
-        return await ensure_image(store, wanted)
+        return await ensure_image(store, wanted, timeout_s=timeout_s)
     return await build(
         store,
         wanted.context,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from cloche.core.errors import InvalidInput
 
@@ -16,7 +17,10 @@ NAME_BYTES_MAX = 128
 # Docker's reference grammar: components of lower-case words, an optional host, an optional tag
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _HOST = r"(?:[A-Za-z0-9][A-Za-z0-9.-]*\.[A-Za-z0-9.-]+|localhost|[A-Za-z0-9.-]+(?=:[0-9]))(?::[0-9]+)?"
-_NAME = re.compile(rf"(?:({_HOST})/)?({_COMPONENT}(?:/{_COMPONENT})*)(?::([A-Za-z0-9_][A-Za-z0-9_.-]*))?")
+_NAME = re.compile(
+    rf"(?:({_HOST})/)?({_COMPONENT}(?:/{_COMPONENT})*)(?::([A-Za-z0-9_][A-Za-z0-9_.-]*))?"
+    r"(?:@(sha256:[0-9a-f]{64}))?"
+)
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{12,64})")
 _DOCKER_HUB = frozenset({"docker.io", "index.docker.io"})
 
@@ -25,33 +29,55 @@ _DOCKER_HUB = frozenset({"docker.io", "index.docker.io"})
 _DEBIAN_RELEASES = {"12": "bookworm", "13": "trixie"}
 
 
-def normalise(name: str) -> str:
-    """Return the one spelling of a name: ``debian`` is ``debian:latest``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A name taken apart, as it was written; what was not written is empty."""
 
-    ``localhost/x``, ``docker.io/x`` and ``docker.io/library/x`` are ``x``: all images of the store are
-    local, so where others keep theirs says nothing. Raises InvalidInput for what is not a name, and for
-    a name pinned to a registry's digest (``x@sha256:…``), which nothing here can check.
-    """
-    if "@" in name:
-        raise InvalidInput(
-            f"image name {name!r} is pinned to a registry's digest, and there is no registry here",
-            hint="use a name with a tag, or the digest that `cloche image ls` shows",
-        )
+    host: str
+    path: str
+    tag: str
+    digest: str
+
+
+def parts(name: str) -> Parts:
+    """Take a name apart. Raises InvalidInput for what is not a name."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise InvalidInput(
             f"{name!r} is not an image name",
-            hint="lower-case words, such as debian:12 or team/tool:1.0",
+            hint="lower-case words, such as debian:12, team/tool:1.0 or host.example/tool@sha256:…",
         )
-    host, path, tag = match[1] or "", match[2], match[3] or "latest"
-    if host in _DOCKER_HUB:
+    found = Parts(host=match[1] or "", path=match[2], tag=match[3] or "", digest=match[4] or "")
+    if len(f"{found.host}/{found.path}:{found.tag}") > NAME_BYTES_MAX:
+        raise InvalidInput(f"an image name has at most {NAME_BYTES_MAX} characters: {name!r}")
+    return found
+
+
+def is_docker_hub(host: str) -> bool:
+    """Whether this is the registry whose names are mostly written without a host."""
+    return host in _DOCKER_HUB
+
+
+def normalise(name: str) -> str:
+    """Return the one spelling of a name: ``debian`` is ``debian:latest``.
+
+    ``localhost/x``, ``docker.io/x`` and ``docker.io/library/x`` are ``x``: what is written without a host
+    is looked for here first. Of a name that is pinned to a registry's digest (``x:1@sha256:…``) the tag
+    says nothing and goes. Raises InvalidInput for what is not a name.
+    """
+    found = parts(name)
+    host, path = found.host, found.path
+    if is_docker_hub(host):
         host, path = "", path.removeprefix("library/")
     elif host == "localhost":
         host = ""
-    result = f"{host}/{path}:{tag}" if host else f"{path}:{tag}"
-    if len(result) > NAME_BYTES_MAX:
-        raise InvalidInput(f"an image name has at most {NAME_BYTES_MAX} characters: {name!r}")
-    return result
+    place = f"{host}/{path}" if host else path
+    return f"{place}@{found.digest}" if found.digest else f"{place}:{found.tag or 'latest'}"
+
+
+def pinned_digest(name: str) -> str | None:
+    """Return the registry's digest that a name is pinned to, or None."""
+    return parts(name).digest or None
 
 
 def as_digest(text: str) -> str | None:
@@ -91,4 +117,4 @@ def hint_for(name: str, known: Iterable[str]) -> str:
     if nearest:
         return f"there is {', '.join(nearest)}"
     there = f"there is {', '.join(names[:3])}; " if names else ""
-    return f"{there}make one: cloche image bootstrap debian:12, cloche image import, cloche image build"
+    return f"{there}make one: cloche image bootstrap debian:12, cloche image import, cloche image build, cloche image pull"

@@ -7,6 +7,7 @@ no lock since files change atomically, writers hold ``images/locks/index``. The 
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 import urllib.parse
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO
 
 from cloche.core.errors import ImageError, InvalidInput, NotFound
 from cloche.sandbox.images import archive, folder, names
-from cloche.sandbox.images.digest import PREFIX, tree_digest
+from cloche.sandbox.images.digest import tree_digest
 from cloche.sandbox.images.disk import Staging, locked, private_folder, read_json, try_locked, write_json
 from cloche.sandbox.images.records import ImageInfo, Layer, Manifest, NameRecord
 from cloche.sandbox.images.tree import Limits, TreeWriter, full_disk
@@ -25,6 +26,7 @@ from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import ImageConfig, PreparedImage
 
 LAYER_NAME_DIGITS = 32
+FILE_NAME_BYTES_MAX = 180  # leaves room for what an atomic write adds
 
 
 class ImageStore:
@@ -35,7 +37,7 @@ class ImageStore:
         self.settings = settings
         self.root = settings.state_dir / "images"
         self.staging = Staging(settings.state_dir / "staging")
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._names = self.root / "names"
         self._manifests = self.root / "manifests"
 
@@ -66,9 +68,19 @@ class ImageStore:
         record = self._name_record(wanted)
         if record is not None:
             return record
+        pinned = names.pinned_digest(wanted)
+        if pinned is not None:
+            return self.pulled(pinned)
         for alias in names.aliases(wanted):
             record = self._name_record(alias)
             if record is not None and record.origin == "bootstrapped":
+                return record
+        return None
+
+    def pulled(self, digest: str) -> NameRecord | None:
+        """Return a record of what was pulled by the registry's digest of its manifest, or None."""
+        for record in self._name_records():
+            if record.origin == "pulled" and record.details["digest"] == digest:
                 return record
         return None
 
@@ -177,7 +189,7 @@ class ImageStore:
             with self.staging.folder("import") as place:
                 root = place / "root"
                 root.mkdir(mode=0o755)
-                with TreeWriter(root, self._limits) as writer:
+                with TreeWriter(root, self.limits) as writer:
                     fill(writer)
                     writer.finish()
                 found = tree_digest(root, check=check)
@@ -196,6 +208,19 @@ class ImageStore:
                     self._place(root, self.settings.state_dir / layer.path)
                     self.put(manifest, record)
         return self._prepare(record)
+
+    def layer_dir(self, digest: str) -> Path:
+        """Return the folder of a layer of ours, whether it is there or not."""
+        return self.settings.state_dir / _layer_path(digest)
+
+    def add_layer(self, staged: Path, digest: str, size_bytes: int) -> Layer:
+        """Move an unpacked layer to its place, if none is there.
+
+        Hold ``images/locks/builds`` (shared) until a manifest needs it: before, ``remove`` would free it.
+        """
+        with self.writing():
+            self._place(staged, self.layer_dir(digest))
+        return Layer(digest=digest, path=_layer_path(digest), size_bytes=size_bytes)
 
     def _place(self, staged: Path, final: Path) -> None:
         if final.exists():
@@ -275,7 +300,10 @@ class ImageStore:
         )
 
     def _name_path(self, name: str) -> Path:
-        return self._names / f"{urllib.parse.quote(name, safe='')}.json"
+        quoted = urllib.parse.quote(name, safe="")
+        if len(quoted) > FILE_NAME_BYTES_MAX:
+            quoted = f"{quoted[:100]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+        return self._names / f"{quoted}.json"
 
     def _name_record(self, name: str) -> NameRecord | None:
         value = read_json(self._name_path(name))
@@ -298,4 +326,4 @@ class ImageStore:
 
 
 def _layer_path(digest: str) -> str:
-    return f"layers/{digest.removeprefix(PREFIX)[:LAYER_NAME_DIGITS]}"
+    return f"layers/{digest.rpartition(':')[2][:LAYER_NAME_DIGITS]}"

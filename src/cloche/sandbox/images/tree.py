@@ -23,6 +23,8 @@ SANDBOX_IDS = 65_536
 DEPTH_MAX = 200
 COMPONENT_BYTES_MAX = 255
 CHUNK_BYTES = 1 << 20
+OPAQUE = "trusted.overlay.opaque"  # Documentation/filesystems/overlayfs.rst
+IMPLIED = "trusted.cloche.implied"
 _ZEROS = bytes(CHUNK_BYTES)
 FULL_DISK_HINT = "remove images with `cloche image rm`, or point CLOCHE_STATE_DIR at a larger disk"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -69,6 +71,7 @@ def full_disk(error: OSError, where: Path) -> ImageError | None:
     return ImageError(
         f"no space left for images in {where}",
         hint=FULL_DISK_HINT,
+        code="infra/disk_full",
     )
 
 
@@ -99,6 +102,7 @@ class TreeWriter:
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         self._parent: tuple[tuple[str, ...], int] | None = None
         self._folders: dict[tuple[str, ...], Entry] = {}
+        self._made: set[tuple[str, ...]] = set()
         self._entries = 0
         self._bytes = 0
 
@@ -130,6 +134,41 @@ class TreeWriter:
                 self._hard_link(parent, parts[-1], entry)
             else:
                 self._leaf(parent, parts[-1], entry, content)
+
+    def hide(self, path: str) -> None:
+        """Let nothing of the layers below show at ``path``; what this layer has there stands."""
+        self._count(Entry(path=path, kind=Kind.DEVICE))
+        parts = split(path, path)
+        with self._named(path):
+            parent = self._open_parent(parts[:-1], path)
+            try:
+                found = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
+            except FileNotFoundError:
+                os.mknod(parts[-1], stat.S_IFCHR, 0, dir_fd=parent)  # overlayfs' whiteout
+                return
+        if stat.S_ISDIR(found.st_mode):
+            self.hide_below(path)
+
+    def hide_below(self, path: str) -> None:
+        """Let nothing of the layers below show inside the folder ``path``."""
+        with self._named(path), self._walk(split(path, path), path) as folder:
+            os.setxattr(folder, OPAQUE, b"y")
+
+    def mark_implied(self) -> None:
+        """Mark folders that no entry described: where a layer below has them, its attributes count.
+
+        The root is marked too when there are any, so that one look tells.
+        """
+        implied = self._made - self._folders.keys()
+        for parts in ((), *implied) if implied else ():
+            path = "/".join(parts)
+            with self._named(path), self._walk(parts, path) as folder:
+                os.setxattr(folder, IMPLIED, b"y")
+
+    @property
+    def written_bytes(self) -> int:
+        """The bytes of all files so far, as their entries claim them."""
+        return self._bytes
 
     def finish(self) -> None:
         """Give the folders their mode, owner, xattrs and time, the deepest first."""
@@ -186,10 +225,12 @@ class TreeWriter:
         """Return a new descriptor of a folder, made where it is missing; the caller closes it."""
         folder = os.dup(self._root_fd)
         try:
-            for part in parts:
-                inner = _step(folder, part, member)
+            for depth, part in enumerate(parts, 1):
+                inner, made = _step(folder, part, member)
                 os.close(folder)
                 folder = inner
+                if made:
+                    self._made.add(parts[:depth])
         except BaseException:
             os.close(folder)
             raise
@@ -236,13 +277,14 @@ class TreeWriter:
         os.utime(name, times, dir_fd=parent, follow_symlinks=False)
 
 
-def _step(folder: int, part: str, member: str) -> int:
+def _step(folder: int, part: str, member: str) -> tuple[int, bool]:
+    """Open a folder in a folder; also tell whether it had to be made."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
-        return os.open(part, flags, dir_fd=folder)
+        return os.open(part, flags, dir_fd=folder), False
     except FileNotFoundError:
         os.mkdir(part, 0o755, dir_fd=folder)
-        return os.open(part, flags, dir_fd=folder)
+        return os.open(part, flags, dir_fd=folder), True
     except NotADirectoryError:
         raise InvalidInput(f"{member!r} goes through {part!r}, which is not a folder") from None
 

@@ -37,10 +37,28 @@ def test_what_is_no_name_is_refused(bad: str) -> None:
         names.normalise(bad)
 
 
-def test_a_registry_digest_is_refused_with_its_reason() -> None:
-    with pytest.raises(InvalidInput, match="no registry") as caught:
-        names.normalise("debian@sha256:" + "0" * 64)
-    assert caught.value.hint
+PINNED = "sha256:" + "0a" * 32
+
+
+@pytest.mark.parametrize(
+    ("given_name", "expected"),
+    [
+        (f"tool@{PINNED}", f"tool@{PINNED}"),
+        (f"tool:1@{PINNED}", f"tool@{PINNED}"),
+        (f"docker.io/library/tool:1@{PINNED}", f"tool@{PINNED}"),
+        (f"host.example:5000/a/b@{PINNED}", f"host.example:5000/a/b@{PINNED}"),
+    ],
+)
+def test_a_pinned_name_says_the_digest_and_no_tag(given_name: str, expected: str) -> None:
+    assert names.normalise(given_name) == names.normalise(expected) == expected
+    assert names.pinned_digest(given_name) == PINNED
+    assert names.pinned_digest("tool:1") is None
+
+
+@pytest.mark.parametrize("bad", ["tool@sha256:0a", "tool@", f"@{PINNED}", f"tool@{PINNED}0", "tool@md5:00"])
+def test_a_digest_that_is_none_is_refused(bad: str) -> None:
+    with pytest.raises(InvalidInput, match="not an image name"):
+        names.normalise(bad)
 
 
 @given(st.text(alphabet="abz09./:-_@ A", max_size=40))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloche.core.errors import InvalidInput
-from cloche.sandbox.images.buildah import base_dockerfile, config_from_oci, reference
+from cloche.sandbox.images.buildah import settings_lines, config_from_oci, reference
 from cloche.sandbox.images.debian import Recipe
 from cloche.sandbox.images.records import Layer, Manifest, NameRecord
 from cloche.sandbox.spec import ImageConfig
@@ -63,12 +63,10 @@ def test_an_oci_configuration_is_read() -> None:
 
 
 def test_a_base_is_described_to_buildah_without_expanding_anything() -> None:
-    text = base_dockerfile(
+    text = settings_lines(
         ImageConfig(env={"Q": 'a $b "c" \\d'}, user="joe", workdir="/a b", entrypoint=("x", "$y"))
     )
     assert text.splitlines() == [
-        "FROM scratch",
-        "COPY .cloche-base /.cloche-base",
         'ENV Q="a \\$b \\"c\\" \\\\d"',
         'USER "joe"',
         'WORKDIR "/a b"',
@@ -79,7 +77,7 @@ def test_a_base_is_described_to_buildah_without_expanding_anything() -> None:
 
 def test_a_value_that_no_dockerfile_can_hold_is_refused() -> None:
     with pytest.raises(InvalidInput, match="line break"):
-        base_dockerfile(ImageConfig(env={"A": "x\ny"}))
+        settings_lines(ImageConfig(env={"A": "x\ny"}))
 
 
 RECIPE = Recipe(
