@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from cloche.tasks import BrokenTask, Finding, Refusal, Task
-    from cloche.tasks.model import Env
+    from cloche.tasks.model import Env, Step
 
 
 @click.group()
@@ -153,14 +153,38 @@ def _record(task: Task, refused: list[Refusal]) -> dict[str, Any]:
         },
         "agent": {"timeout_s": task.agent.timeout_s, "user": task.agent.user},
         "verifier": {
+            "separate": task.verifier.separate,
             "timeout_s": task.verifier.timeout_s,
             "user": task.verifier.user,
             "env": _env(task.verifier.env),
         },
         "solution": _relative(task, task.solution.script),
+        "strategy": str(task.strategy) if task.steps else None,
+        "steps": [_stage_record(task, step) for step in task.steps],
+        "artifacts": [artifact.source for artifact in task.artifacts],
+        "healthcheck": environment.healthcheck.command if environment.healthcheck else None,
+        "skills_dir": environment.skills_dir,
         "not_enforced": list(task.not_enforced),
         "refusals": [_finding(finding) for finding in refused],
         "doubts": [_finding(finding) for finding in task.doubts],
+    }
+
+
+def _stage_record(task: Task, step: Step) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "instruction": step.instruction,
+        "agent": {"timeout_s": step.agent.timeout_s, "user": step.agent.user},
+        "verifier": {
+            "separate": step.verifier.separate,
+            "timeout_s": step.verifier.timeout_s,
+            "user": step.verifier.user,
+            "env": _env(step.verifier.env),
+        },
+        "min_reward": dict(step.min_reward),
+        "healthcheck": step.healthcheck.command if step.healthcheck else None,
+        "artifacts": [artifact.source for artifact in step.artifacts],
+        "solution": _relative(task, step.solution.script),
     }
 
 
@@ -208,7 +232,28 @@ def _facts(task: Task) -> Iterator[tuple[str, str]]:
     for title, env in (("env", environment.env), ("test env", task.verifier.env)):
         if env:
             yield title, " ".join(f"{name}={value.text}" for name, value in env.items())
-    yield "solution", _relative(task, task.solution.script) or "none: the oracle cannot do it"
+    if environment.healthcheck is not None:
+        yield "health", environment.healthcheck.command
+    if task.verifier.separate:
+        yield "grading", "in an environment of the verifier's own"
+    for artifact in task.artifacts:
+        yield "artifact", f"{artifact.source} → artifacts/{artifact.target}"
+    for step in task.steps:
+        yield "step", _step_line(step)
+    if any(stage.solution.script is None for stage in task.stages):
+        yield "solution", "none: the oracle cannot do it"
+    else:
+        yield "solution", ", ".join(str(_relative(task, stage.solution.script)) for stage in task.stages)
+
+
+def _step_line(step: Step) -> str:
+    agent = step.agent.timeout_s
+    limit = "agent without time limit" if agent is None else f"agent {agent:g} s"
+    parts = [step.name, limit, f"verifier {step.verifier.timeout_s:g} s"]
+    if step.verifier.separate:
+        parts.append("graded apart")
+    parts += [f"goes on from {key} {least:g}" for key, least in step.min_reward.items()]
+    return " · ".join(parts)
 
 
 def _limits(task: Task) -> Iterator[str]:
