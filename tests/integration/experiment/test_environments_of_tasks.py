@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,22 @@ async def test_a_separate_verifier_that_hangs_is_ended_with_its_sandbox(
     assert ending.outcomes[0].failure is not None
     assert ending.outcomes[0].failure.code == "verifier/timeout"
     assert ending.sandboxes_left == 0
+
+
+@pytest.mark.fault("separate-verifier-cancelled")
+async def test_a_run_that_is_cancelled_while_a_separate_verifier_works_leaves_nothing(
+    lab: Lab, make_task: MakeTask
+) -> None:
+    toml = '[verifier.environment]\nnetwork_mode = "no-network"\n'
+    running = asyncio.create_task(lab.run([make_task(toml=toml, test="#!/bin/sh\nsleep 100\n")]))
+    async with asyncio.timeout(60):
+        while not any(info.labels.get("role") == "verifier" for info in await lab.driver.list()):
+            assert not running.done()
+            await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await lab.driver.list() == []
 
 
 # --- time limits ---
