@@ -152,8 +152,10 @@ class Folder:
         """Raise FolderError if anything below a folder leads out of the task or round in a circle."""
         if name in self._checked or not self.is_there(name):
             return
-        if os.path.isdir(f"{self._root}/{name}"):
-            self._check(name, (os.path.realpath(f"{self._root}/{name}"),), [0])
+        path = f"{self._root}/{name}"
+        if os.path.isdir(path):
+            real = path if self._is_real(name) else os.path.realpath(path)
+            self._check(name, (real,), [0])
         self._checked.add(name)
 
     def _check(self, name: str, above: tuple[str, ...], count: list[int]) -> None:
@@ -195,7 +197,8 @@ def task_files(folder: Folder) -> Iterator[str]:
 
     A ``.gitignore`` at the top decides what is left out, and replaces the list that holds without one.
     """
-    found = [name for name in _SINGLE_FILES if os.path.isfile(folder.root / name)]
+    root = str(folder.root)
+    found = [name for name in _SINGLE_FILES if os.path.isfile(f"{root}/{name}")]
     ignores = TaskIgnores(folder.root)
     for top in _FOLDERS:
         found += _below(folder, top, ignores, ruled=False)

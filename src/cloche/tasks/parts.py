@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from cloche.tasks.compose import Composed, read_compose
@@ -233,6 +234,10 @@ class Parts:
             env=self._config.solution_env,
         )
 
+    @cached_property
+    def _whole_solution(self) -> Solution:
+        return self.solution("solution")
+
     def step(self, fields: StepFields) -> Step:
         """Return a step with all that it inherits."""
         base = f"steps/{fields.name}"
@@ -247,7 +252,7 @@ class Parts:
                 user=fields.agent.user or config.agent.user,
             ),
             verifier=self.verifier(fields),
-            solution=self.solution(f"{base}/solution", self.solution("solution")),
+            solution=self.solution(f"{base}/solution", self._whole_solution),
             workdir_dir=self._folder.root / workdir if self._has(workdir) else None,
             setup=self._folder.file(f"{workdir}/setup.sh"),
             healthcheck=fields.healthcheck,
