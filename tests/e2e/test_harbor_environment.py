@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -42,8 +41,8 @@ class Checkout:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    for name in ("scripts", "requirements", "home", "bin"):
-        (tmp_path / name).mkdir()
+    for name in ("scripts", "requirements", "home", "bin", ".venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
     shutil.copy(SCRIPT, tmp_path / "scripts")
     for name in ("harbor", "real-model"):
         (tmp_path / "requirements" / f"{name}.lock").write_text("# nothing\n")
@@ -55,7 +54,10 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 def put_python(checkout: Checkout) -> None:
-    (checkout.folder / "bin" / "python3").symlink_to(os.path.realpath(sys.executable))
+    """Give it this Python, by a program, since a link into a virtual environment leads out of it."""
+    python = checkout.folder / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
 
 
 def test_without_a_python_that_is_new_enough_it_says_so(checkout: Checkout) -> None:

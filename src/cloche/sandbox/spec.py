@@ -58,7 +58,8 @@ class PreparedImage:
     """An image that is ready on this machine.
 
     ``layers`` are unpacked folders below ``Settings.state_dir``, the lowest first, with ids as in the
-    image (0 is root). ``origin`` says how it came to be (``imported``, ``bootstrapped``, ``built``).
+    image (0 is root). ``origin`` says how it came to be (``imported``, ``bootstrapped``,
+    ``built``, ``pulled``).
     """
 
     name: str

@@ -13,6 +13,7 @@ import io
 import json
 import shutil
 import socket
+import ssl
 import subprocess
 import tarfile
 import time
@@ -276,13 +277,14 @@ class FakeRegistry:
     documents: dict[str, tuple[bytes, str]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     instead: Callable[[web.Request], Awaitable[web.StreamResponse | None]] | None = None
+    tls: ssl.SSLContext | None = None
     server: TestServer | None = None
 
     async def __aenter__(self) -> FakeRegistry:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self.server = TestServer(app, host="127.0.0.1")
-        await self.server.start_server()
+        self.server = TestServer(app, host="127.0.0.1", scheme="https" if self.tls else "http")
+        await self.server.start_server(ssl=self.tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cloche.core.errors import ClocheError, EnvironmentUnusable, ImageError, InvalidInput
-from cloche.sandbox.images import ImageStore, bootstrap, build, collect, tool_status
+from cloche.sandbox.images import ImageStore, bootstrap, build, collect, pull, tool_status
 from cloche.sandbox.images import debian as debian_module
 from cloche.sandbox.images import tools as tools_module
 from cloche.sandbox.settings import Settings
@@ -296,14 +296,19 @@ async def test_a_missing_mmdebstrap_is_said_with_what_to_install(
 
 
 @pytest.mark.fault("images-need-root")
-@pytest.mark.parametrize("make", ["build", "bootstrap"])
+@pytest.mark.parametrize("make", ["build", "bootstrap", "pull"])
 async def test_without_root_it_is_said(
     store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: str
 ) -> None:
     folder = context(tmp_path, "FROM scratch\nCOPY Dockerfile /\n")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    makers = {
+        "build": lambda: build(store, folder),
+        "bootstrap": lambda: bootstrap(store, "debian:12"),
+        "pull": lambda: pull(store, "host.example/tool:1"),
+    }
     with pytest.raises(EnvironmentUnusable, match="needs root"):
-        await (build(store, folder) if make == "build" else bootstrap(store, "debian:12"))
+        await makers[make]()
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,8 @@ async def test_a_dockerfile_may_begin_with_a_pulled_image_and_gets_one_that_is_n
     tmp_path: Path,
     merged: Merged,
 ) -> None:
-    name = registry.push("team/base:1", made_of(system_layer, UPPER, TOP, config={"Env": ["PATH=/bin"]}))
+    made = made_of(system_layer, UPPER, TOP, config={"Env": ["PATH=/bin"]})
+    name = registry.push("team/base:1", made)
     folder = tmp_path / "context"
     folder.mkdir()
     (folder / "Dockerfile").write_text(
@@ -216,8 +217,12 @@ async def test_a_dockerfile_may_begin_with_a_pulled_image_and_gets_one_that_is_n
     record = store.find(image.name)
     assert record is not None
     assert record.details["bases"][name]["origin"] == "pulled"
-    again = await build(store, folder, name="again")
-    assert again.digest == image.digest
+    assert (await build(store, folder, name="again")).digest == image.digest
+    pinned = f"{registry.host}/team/base@{made.digest}"
+    (folder / "Dockerfile").write_text(
+        f"FROM {pinned} AS first\nFROM {pinned}\nCOPY --from=first /two /four\n"
+    )
+    assert (await build(store, folder)).layers[:3] == image.layers[:3]
     for row in store.list():
         store.remove(row.name)
     await collect(store)

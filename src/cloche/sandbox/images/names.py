@@ -117,4 +117,4 @@ def hint_for(name: str, known: Iterable[str]) -> str:
     if nearest:
         return f"there is {', '.join(nearest)}"
     there = f"there is {', '.join(names[:3])}; " if names else ""
-    return f"{there}make one: cloche image bootstrap debian:12, cloche image import, cloche image build, cloche image pull"
+    return f"{there}make one: cloche image bootstrap debian:12, or cloche image import, build or pull"

@@ -148,6 +148,7 @@ class TreeWriter:
                 return
         if stat.S_ISDIR(found.st_mode):
             self.hide_below(path)
+            self._made.discard(parts)  # a new folder, whatever the layers below had there
 
     def hide_below(self, path: str) -> None:
         """Let nothing of the layers below show inside the folder ``path``."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloche.core.errors import InvalidInput
-from cloche.sandbox.images.buildah import settings_lines, config_from_oci, reference
+from cloche.sandbox.images.buildah import config_from_oci, reference, settings_lines
 from cloche.sandbox.images.debian import Recipe
 from cloche.sandbox.images.records import Layer, Manifest, NameRecord
 from cloche.sandbox.spec import ImageConfig

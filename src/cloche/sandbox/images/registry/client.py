@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
@@ -161,20 +162,21 @@ class RegistryClient:
                 file.write(piece)
                 check()
 
-        async for pieces in self._pieces(response, what):
-            received += sum(map(len, pieces))
-            if received > wanted.size_bytes:
-                raise RegistryError(
-                    errors.DIGEST, f"{what} is larger than the {wanted.size_bytes} bytes told"
-                )
-            await in_thread(lambda check, pieces=pieces: keep(pieces, check))  # type: ignore[misc]
+        async with aclosing(self._pieces(response, what)) as chunks:
+            async for pieces in chunks:
+                received += sum(map(len, pieces))
+                if received > wanted.size_bytes:
+                    raise RegistryError(
+                        errors.DIGEST, f"{what} is larger than the {wanted.size_bytes} bytes told"
+                    )
+                await in_thread(partial(keep, pieces))
         if received != wanted.size_bytes:
             raise _truncated(what, received, wanted.size_bytes)
         file.flush()
         if digest.hexdigest() != wanted.digest.removeprefix("sha256:"):
             raise RegistryError(errors.DIGEST, f"{what} is not what its digest says")
 
-    async def _pieces(self, response: aiohttp.ClientResponse, what: str) -> AsyncIterator[list[bytes]]:
+    async def _pieces(self, response: aiohttp.ClientResponse, what: str) -> AsyncGenerator[list[bytes], None]:
         """Yield what came, gathered so that a thread is not started for each packet."""
         gathered: list[bytes] = []
         size = 0
@@ -190,10 +192,11 @@ class RegistryClient:
 
     async def _small(self, response: aiohttp.ClientResponse, limit_bytes: int, what: str) -> bytes:
         data = bytearray()
-        async for pieces in self._pieces(response, what):
-            data += b"".join(pieces)
-            if len(data) > limit_bytes:
-                raise RegistryError(errors.NOT_UNDERSTOOD, f"{what} is larger than {limit_bytes} bytes")
+        async with aclosing(self._pieces(response, what)) as chunks:
+            async for pieces in chunks:
+                data += b"".join(pieces)
+                if len(data) > limit_bytes:
+                    raise RegistryError(errors.NOT_UNDERSTOOD, f"{what} is larger than {limit_bytes} bytes")
         return bytes(data)
 
     # --- requests ---
@@ -242,15 +245,12 @@ class RegistryClient:
             location = response.headers.get("Location", "")
             response.close()
             url = self._redirected(url, location, what)
-        raise RegistryError(errors.UNAVAILABLE, f"{what}: more than {REDIRECTS_MAX} redirects")
+        raise RegistryError(errors.NOT_UNDERSTOOD, f"{what}: more than {REDIRECTS_MAX} redirects")
 
     def _redirected(self, url: URL, location: str, what: str) -> URL:
-        try:
-            target = url.join(URL(location, encoded=True)).with_user(None)
-        except ValueError:
-            target = URL()
-        if not location or not self._may_speak_to(target):
-            where = target.host or "nowhere"
+        target = _address(location, url)
+        if target is None or not self._may_speak_to(target):
+            where = (target.host if target else None) or "nowhere"
             raise RegistryError(
                 errors.NOT_UNDERSTOOD, f"{what}: the registry redirects to {where}, without TLS or not at all"
             )
@@ -338,8 +338,8 @@ class RegistryClient:
     async def _token(self, challenge: Challenge) -> str:
         """Ask the token server that the registry names (distribution: auth/token, auth/oauth)."""
         what = f"a token for {self._reference}"
-        realm = URL(challenge.parameters.get("realm", "")).with_user(None)
-        if not self._may_speak_to(realm):
+        realm = _address(challenge.parameters.get("realm", ""))
+        if realm is None or not self._may_speak_to(realm):
             raise RegistryError(
                 errors.NOT_UNDERSTOOD, f"{what}: the registry names no token server that may be spoken to"
             )
@@ -361,6 +361,16 @@ class RegistryClient:
             return _token_in(await self._small(response, TOKEN_BYTES_MAX, what), what)
         finally:
             response.close()
+
+
+def _address(text: str, base: URL | None = None) -> URL | None:
+    """Read an absolute address, or one relative to ``base``; a user in it is left out."""
+    try:
+        url = URL(text, encoded=True)
+        url = base.join(url) if base is not None and text else url
+        return url.with_user(None) if url.absolute else None
+    except ValueError:
+        return None
 
 
 def _token_in(data: bytes, what: str) -> str:

@@ -34,6 +34,14 @@ class _Shown:
         return (entry.mode, entry.uid, entry.gid, entry.xattrs)
 
 
+def lowest_that_counts(layers: Sequence[Path]) -> int:
+    """Return the place of the topmost layer that hides all below it, or 0.
+
+    overlayfs takes such a mark in every folder but a layer's root.
+    """
+    return max((place for place, layer in enumerate(layers) if _marked(layer, OPAQUE)), default=0)
+
+
 def missing_folders(layers: Sequence[Path], workdir: str) -> tuple[Entry, ...]:
     """Return the folders of a layer that must come on top of ``layers`` (the lowest first), parents first."""
     found: dict[str, Entry] = {}
@@ -110,7 +118,8 @@ def _look_in(layer: Path, path: str) -> tuple[Entry | None, bool]:
             return None, hidden_below
         if not stat.S_ISDIR(found.st_mode):
             return None, True
-        hidden_below = hidden_below or _marked(place, OPAQUE)
+        # a mark on the folder itself hides what is in it, not what it is
+        hidden_below = hidden_below or (prefix != path and _marked(place, OPAQUE))
     return _entry(place, path), hidden_below
 
 

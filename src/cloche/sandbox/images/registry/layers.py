@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cloche.core.errors import EnvironmentUnusable, InvalidInput
 from cloche.sandbox.images.archive import extract_members
-from cloche.sandbox.images.tree import CHUNK_BYTES, Entry, Limits, TreeWriter
+from cloche.sandbox.images.tree import CHUNK_BYTES, Entry, Limits, TreeWriter, split
 
 TRAILING_BYTES_MAX = 16 << 20
 ZSTD_MEMORY = "--memory=128MB"
@@ -102,7 +102,7 @@ class _LayerWriter:
 
     def add(self, entry: Entry, content: Iterable[bytes] = ()) -> None:
         """Write one member."""
-        parts = entry.path.strip("/").split("/")
+        parts = split(entry.path, entry.path)
         marked = next((place for place, part in enumerate(parts) if part.startswith(_MARK)), None)
         if marked is None:
             self._tree.add(entry, content)
@@ -119,12 +119,23 @@ class _LayerWriter:
 
     def finish(self) -> None:
         """Apply the whiteouts, and give the folders their attributes."""
-        for path in self._hidden:
-            self._tree.hide(path)
         for path in self._opaque:
             self._tree.hide_below(path)
+        covered = set(self._opaque)
+        for path in sorted(self._hidden, key=lambda path: path.count("/")):
+            # below what is hidden as a whole a mark would be needless, and overlayfs would list its name
+            if not covered.isdisjoint(_parents(path)):
+                continue
+            self._tree.hide(path)
+            covered.add(path)
         self._tree.mark_implied()
         self._tree.finish()
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def _decompressed(file: FileIO) -> AbstractContextManager[Iterator[bytes]]:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cloche.core.errors import ImageError, InvalidInput
+from cloche.core.errors import EnvironmentUnusable, ImageError, InvalidInput
 from cloche.core.failures import first_cause
 from cloche.sandbox.images import names
 from cloche.sandbox.images.digest import tree_digest, walk
@@ -28,7 +28,7 @@ from cloche.sandbox.images.disk import private_folder, read_json, waiting_lock, 
 from cloche.sandbox.images.records import Layer, Manifest, NameRecord
 from cloche.sandbox.images.registry import errors, manifests
 from cloche.sandbox.images.registry.client import Answer, RegistryClient
-from cloche.sandbox.images.registry.complete import missing_folders
+from cloche.sandbox.images.registry.complete import lowest_that_counts, missing_folders
 from cloche.sandbox.images.registry.credentials import credentials_for
 from cloche.sandbox.images.registry.errors import RegistryError
 from cloche.sandbox.images.registry.layers import WrongDiffDigest, unpack
@@ -58,7 +58,7 @@ async def pull(
     ``platform`` is like ``linux/arm64`` (default: this machine's); with ``if_missing`` what the name means
     here is taken if there is anything. Raises InvalidInput for a name that no registry belongs to,
     RegistryError with one of the codes of ``registry.errors``, ImageError for a layer that is damaged or
-    hostile and for a full disk.
+    hostile and for a full disk, EnvironmentUnusable without root.
     """
     asked_at = time.time_ns()
     settings = settings or RegistrySettings.from_environment()
@@ -69,6 +69,8 @@ async def pull(
             hint="write the registry's host before it, or set CLOCHE_REGISTRY to a default one",
         )
     wanted = Platform.parse(platform) if platform else Platform.here()
+    if os.geteuid() != 0:
+        raise EnvironmentUnusable("pulling an image needs root", hint="run the command with sudo")
     job = _Pull(store, names.normalise(name), reference, platform=wanted, settings=settings, say=say)
     store.make_folders()
     failed = private_folder(store.root / "pulls") / f"{job.key}.failed"
@@ -218,6 +220,8 @@ class _Pull:
             layers = [task.result() for task in tasks]
             config = found.configuration.config
             paths = [self.store.settings.state_dir / layer.path for layer in layers]
+            lowest = await asyncio.to_thread(lowest_that_counts, paths)
+            layers, paths = layers[lowest:], paths[lowest:]
             extra = await asyncio.to_thread(missing_folders, paths, config.workdir)
             if extra:
                 layers.append(await in_thread(partial(self._add_folders, work, extra)))
