@@ -64,7 +64,8 @@ class AgentContext:
 
     ``user``, ``workdir`` and ``env`` hold for everything that the agent runs inside; ``None`` is the
     sandbox's own. ``logs_dir`` is a folder of the host, which exists. ``solution_dir`` and ``solution_env``
-    are the task's reference solution, for the oracle alone. ``usage`` and ``trajectory`` grow as it works.
+    are the task's reference solution, for the oracle alone. ``skills_dir`` is a folder inside that holds
+    skills, if the task brings any. ``usage`` and ``trajectory`` grow as it works.
     """
 
     logs_dir: Path
@@ -76,6 +77,7 @@ class AgentContext:
     limits: Limits = field(default_factory=Limits)
     solution_dir: Path | None = None
     solution_env: Mapping[str, str] = field(default_factory=dict)
+    skills_dir: str | None = None
     usage: UsageMeter = field(default_factory=UsageMeter)
     clock: Clock = field(default_factory=SystemClock)
 
@@ -96,7 +98,10 @@ class Agent(Protocol):
         """Whether a context without a model endpoint is of no use to it."""
 
     async def setup(self, sandbox: Sandbox, context: AgentContext) -> None:
-        """Make the sandbox ready. Raises ClocheError; InvalidInput where the context lacks something."""
+        """Make the sandbox ready; called before each step of a task in steps.
+
+        Raises ClocheError; InvalidInput where the context lacks something.
+        """
 
     async def run(self, instruction: str, sandbox: Sandbox, context: AgentContext) -> None:
         """Work until done.

@@ -16,12 +16,13 @@ from cloche import __version__
 from cloche.core.errors import ClocheError
 
 _COMMANDS = {
+    "dataset": ("cloche.cli.dataset:dataset", "Look at sets of tasks."),
     "doctor": ("cloche.cli.doctor:doctor", "Say what this machine can do, and mend what can be mended."),
     "image": ("cloche.cli.image:image", "Make, list and remove images."),
     "report": ("cloche.cli.report:report", "Show the result table of a finished run."),
     "run": ("cloche.cli.run:run", "Run agents on tasks, each in a fresh sandbox."),
     "sandbox": ("cloche.cli.sandbox:sandbox", "Make and use sandboxes by hand."),
-    "task": ("cloche.cli.task:task", "Look at tasks."),
+    "task": ("cloche.cli.task:task", "Look at tasks, check them, begin new ones."),
     "version": ("cloche.cli.version:version", "Print the version."),
 }
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from cloche.cli.common import Duration
 from cloche.core.errors import ClocheError, InvalidInput
 
 if TYPE_CHECKING:
+    from cloche.experiment.limits import TimeoutRules
     from cloche.experiment.plan import ModelChoice, Plan
     from cloche.experiment.session import Ending
     from cloche.experiment.show import Show
@@ -33,9 +35,31 @@ class Options:
     out: str | None
     retries: int
     timeout_multiplier: float
+    limits: dict[str, float | None]
     prices: tuple[str, ...]
     quiet: bool
     json: bool
+
+
+LIMITS = {
+    "start": "making image and sandbox ready",
+    "setup": "preparing the agent",
+    "agent": "the agent",
+    "verifier": "the verifier",
+}
+
+
+def _limit_options(command: Any) -> Any:
+    """Add the options about the time limits of single phases."""
+    for phase, what in reversed(LIMITS.items()):
+        for kind, text in (
+            ("multiplier", f"Times the limit of {what}, instead of --timeout-multiplier."),
+            ("timeout-max", f"At most so much for {what}."),
+            ("timeout", f"Limit of {what}, instead of the task's."),
+        ):
+            parameter = click.FloatRange(min=0, min_open=True) if kind == "multiplier" else Duration()
+            command = click.option(f"--{phase}-{kind}", type=parameter, help=text)(command)
+    return command
 
 
 @click.command()
@@ -75,6 +99,7 @@ class Options:
     show_default=True,
     help="Times the time limits of every task.",
 )
+@_limit_options
 @click.option(
     "--price",
     "prices",
@@ -93,7 +118,9 @@ def run(json_: bool, **options: Any) -> int:
     Exit codes: 0 every trial has a verdict, 2 usage, 3 some trial has none, 5 this machine cannot do it,
     130 interrupted.
     """
-    return _run(Options(json=json_, **options))
+    names = [name for name in options if name.partition("_")[0] in LIMITS]
+    limits = {name: options.pop(name) for name in names}
+    return _run(Options(json=json_, limits=limits, **options))
 
 
 def _run(options: Options) -> int:
@@ -107,13 +134,26 @@ def _run(options: Options) -> int:
         _models(options),
         repeats=options.repeats,
         concurrency=options.concurrency or 2 * (os.cpu_count() or 1),
-        timeout_multiplier=options.timeout_multiplier,
+        limits=_limits(options),
         retry=RetryPolicy(retries=options.retries),
     )
     _show_problems(plan)
     if len(plan.refused) == len(plan.trials):
         raise InvalidInput("nothing is left to run", hint="every task was refused; the reasons stand above")
     return _execute(plan, _folder(options.out), options)
+
+
+def _limits(options: Options) -> TimeoutRules:
+    from cloche.experiment.limits import PhaseRule, TimeoutRules
+
+    def rule(phase: str) -> PhaseRule:
+        return PhaseRule(
+            override_s=options.limits.get(f"{phase}_timeout"),
+            max_s=options.limits.get(f"{phase}_timeout_max"),
+            multiplier=options.limits.get(f"{phase}_multiplier"),
+        )
+
+    return TimeoutRules(multiplier=options.timeout_multiplier, **{phase: rule(phase) for phase in LIMITS})
 
 
 def _models(options: Options) -> list[ModelChoice]:

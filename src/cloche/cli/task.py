@@ -12,12 +12,12 @@ import click
 
 if TYPE_CHECKING:
     from cloche.tasks import BrokenTask, Finding, Refusal, Task
-    from cloche.tasks.model import Env
+    from cloche.tasks.model import Env, Step
 
 
 @click.group()
 def task() -> None:
-    """Look at tasks."""
+    """Look at tasks, check them, begin new ones."""
 
 
 @task.command()
@@ -42,6 +42,68 @@ def show(paths: tuple[str, ...], as_json: bool) -> None:
         click.echo("\n".join(lines))
     if any(isinstance(item, BrokenTask) for item in found):
         sys.exit(2)
+
+
+@task.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--strict", is_flag=True, help="Exit with 1 when anything is doubted.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each finding, one a line.")
+def lint(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
+    """Say all that is wrong, refused or doubtful about the tasks in PATH, each with its place and a fix.
+
+    Executes nothing. Exits with 2 when a task cannot be understood or is refused here, else with 0, or with
+    1 when something is doubted and --strict is given.
+    """
+    from cloche.tasks import find_tasks
+    from cloche.tasks.lint import lint as findings
+
+    found = find_tasks(paths)
+    notes = [note for item in found for note in findings(item)]
+    for note in notes:
+        if as_json:
+            record = {"task": note.task, "level": str(note.level), **_finding(note.finding)}
+            click.echo(json.dumps(record))
+        else:
+            click.echo(f"{note.finding.where}: {note.level}: {note.finding.message}  [{note.finding.code}]")
+            if note.finding.hint:
+                click.echo(f"    hint: {note.finding.hint}")
+    stopped = len({note.task for note in notes if not note.runs})
+    doubted = sum(note.runs for note in notes)
+    click.echo(f"{len(found)} tasks · {stopped} that do not run · {doubted} doubts", err=True)
+    if stopped:
+        sys.exit(2)
+    if strict and doubted:
+        sys.exit(1)
+
+
+@task.command()
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.option("--organisation", default="local", show_default=True, help="First part of the task's name.")
+@click.option("--image", default="debian:12", show_default=True, help="What its Dockerfile begins with.")
+def new(folder: Path, organisation: str, image: str) -> None:
+    """Begin a task in FOLDER: a small one that passes `cloche task check`, to be changed from there."""
+    from cloche.tasks.skeleton import new_task
+
+    for path in new_task(folder, organisation=organisation, image=image):
+        click.echo(str(path))
+    click.echo(f"next: cloche task check {folder}", err=True)
+
+
+@task.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("-k", "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often.")
+@click.option(
+    "-n", "--concurrency", type=click.IntRange(min=1), help="Trials at once (default: two per CPU)."
+)
+@click.option("-o", "--out", metavar="DIR", help="Folder of the record (default: kept only on failure).")
+def check(paths: tuple[str, ...], repeats: int, concurrency: int | None, out: str | None) -> None:
+    """Run the tasks in PATH: the reference solution must score 1 and doing nothing 0, every time.
+
+    Exits with 0 when all tasks are sound, with 1 when one is not, with 2 when all are refused.
+    """
+    from cloche.cli.check import check_tasks
+
+    sys.exit(check_tasks(paths, repeats=repeats, concurrency=concurrency, out=out))
 
 
 def _finding(finding: Finding) -> dict[str, str]:
@@ -91,14 +153,38 @@ def _record(task: Task, refused: list[Refusal]) -> dict[str, Any]:
         },
         "agent": {"timeout_s": task.agent.timeout_s, "user": task.agent.user},
         "verifier": {
+            "separate": task.verifier.separate,
             "timeout_s": task.verifier.timeout_s,
             "user": task.verifier.user,
             "env": _env(task.verifier.env),
         },
         "solution": _relative(task, task.solution.script),
+        "strategy": str(task.strategy) if task.steps else None,
+        "steps": [_stage_record(task, step) for step in task.steps],
+        "artifacts": [artifact.source for artifact in task.artifacts],
+        "healthcheck": environment.healthcheck.command if environment.healthcheck else None,
+        "skills_dir": environment.skills_dir,
         "not_enforced": list(task.not_enforced),
         "refusals": [_finding(finding) for finding in refused],
         "doubts": [_finding(finding) for finding in task.doubts],
+    }
+
+
+def _stage_record(task: Task, step: Step) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "instruction": step.instruction,
+        "agent": {"timeout_s": step.agent.timeout_s, "user": step.agent.user},
+        "verifier": {
+            "separate": step.verifier.separate,
+            "timeout_s": step.verifier.timeout_s,
+            "user": step.verifier.user,
+            "env": _env(step.verifier.env),
+        },
+        "min_reward": dict(step.min_reward),
+        "healthcheck": step.healthcheck.command if step.healthcheck else None,
+        "artifacts": [artifact.source for artifact in step.artifacts],
+        "solution": _relative(task, step.solution.script),
     }
 
 
@@ -146,7 +232,28 @@ def _facts(task: Task) -> Iterator[tuple[str, str]]:
     for title, env in (("env", environment.env), ("test env", task.verifier.env)):
         if env:
             yield title, " ".join(f"{name}={value.text}" for name, value in env.items())
-    yield "solution", _relative(task, task.solution.script) or "none: the oracle cannot do it"
+    if environment.healthcheck is not None:
+        yield "health", environment.healthcheck.command
+    if task.verifier.separate:
+        yield "grading", "in an environment of the verifier's own"
+    for artifact in task.artifacts:
+        yield "artifact", f"{artifact.source} → artifacts/{artifact.target}"
+    for step in task.steps:
+        yield "step", _step_line(step)
+    if any(stage.solution.script is None for stage in task.stages):
+        yield "solution", "none: the oracle cannot do it"
+    else:
+        yield "solution", ", ".join(str(_relative(task, stage.solution.script)) for stage in task.stages)
+
+
+def _step_line(step: Step) -> str:
+    agent = step.agent.timeout_s
+    limit = "agent without time limit" if agent is None else f"agent {agent:g} s"
+    parts = [step.name, limit, f"verifier {step.verifier.timeout_s:g} s"]
+    if step.verifier.separate:
+        parts.append("graded apart")
+    parts += [f"goes on from {key} {least:g}" for key, least in step.min_reward.items()]
+    return " · ".join(parts)
 
 
 def _limits(task: Task) -> Iterator[str]:

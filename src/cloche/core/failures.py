@@ -24,15 +24,14 @@ _UNSUPPORTED = "ServiceOperationsUnsupportedError"
 _FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     (
         "plan",
-        "artifacts collect compose gpu healthcheck host_variable ignore_file mcp_servers multi_step "
-        "network_allowlist no_solution phase_network schema_version separate_verifier skills "
-        "tpu trajectory windows",
+        "compose deadlines gpu host_variable mcp_servers network_allowlist no_solution phase_network "
+        "schema_version service tpu trajectory windows",
         "the task asks for what cannot be done here",
         _UNSUPPORTED,
     ),
     (
         "task",
-        "digest encoding invalid link_cycle name no_image no_instruction no_verifier path_escape range toml "
+        "encoding invalid link_cycle name no_image no_instruction no_verifier path_escape range toml "
         "too_large type unreadable value",
         "the task cannot be understood",
         "BadRequestError",
@@ -79,6 +78,8 @@ def _infra_rows() -> Iterator[FailureKind]:
         ("infra/transport", "the connection to the sandbox failed", "SandboxUnavailableError"),
         ("infra/protocol", "the guest broke the protocol", "SandboxUnavailableError"),
         ("infra/request_timeout", "a request to the sandbox was not answered", "SandboxRequestTimeoutError"),
+        ("infra/healthcheck", "the environment did not become healthy", "HealthcheckError"),
+        ("infra/step_setup", "the step's setup.sh failed", "RuntimeRequestError"),
         ("infra/agent_setup", "the agent could not be prepared in the sandbox", "AgentSetupTimeoutError"),
         ("infra/agent_setup_timeout", "preparing the agent took too long", "AgentSetupTimeoutError"),
         ("infra/tests_upload", "the tests could not be put into the sandbox", "AddTestsDirError"),

@@ -71,11 +71,52 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What one step of a task in steps came to; the fields mean what they mean in ``AttemptOutcome``."""
+
+    name: str
+    failure: Failure | None = None
+    rewards: Mapping[str, float] | None = None
+    usage: Usage | None = None
+    steps: int | None = None
+    phases: Mapping[str, Span] = field(default_factory=dict)
+
+
+def combine_rewards(
+    steps: Sequence[Mapping[str, float] | None], *, final: bool = False
+) -> dict[str, float] | None:
+    """Return the reward of a task from those of its steps that were reached, ``None`` for none at all.
+
+    The mean of each key over the steps that have a verdict, a missing key counting 0; or what the last
+    step that was reached says.
+    """
+    if final:
+        last = steps[-1] if steps else None
+        return None if last is None else dict(last)
+    graded = [rewards for rewards in steps if rewards is not None]
+    keys = dict.fromkeys(key for rewards in graded for key in rewards)
+    if not keys:
+        return None
+    return {key: sum(rewards.get(key, 0.0) for rewards in graded) / len(graded) for key in keys}
+
+
+def missed(rewards: Mapping[str, float] | None, least: Mapping[str, float]) -> str | None:
+    """Return the threshold that a step has missed, if any; a missing reward counts as minus infinity."""
+    for key, threshold in least.items():
+        value = (rewards or {}).get(key)
+        if value is None or value < threshold:
+            shown = "missing" if value is None else f"{value:g}"
+            return f"{key} is {shown}, below {threshold:g}"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
     """One try in one sandbox.
 
     ``phases``: ``environment_setup``, ``agent_setup``, ``agent_execution``, ``verifier``, ``collection``,
-    ``cleanup``, as far as they were reached. ``usage`` is ``None`` when no model was asked.
+    ``cleanup``, as far as they were reached. ``usage`` is ``None`` when no model was asked. A task in steps
+    has ``step_outcomes``, of the steps that were reached; their phases stand there.
     """
 
     number: int
@@ -87,6 +128,7 @@ class AttemptOutcome:
     usage: Usage | None = None
     steps: int | None = None
     phases: Mapping[str, Span] = field(default_factory=dict)
+    step_outcomes: tuple[StepOutcome, ...] = ()
 
     @property
     def graded(self) -> bool:

@@ -34,7 +34,10 @@ def store_images(store: ImageStore) -> Prepare:
                 return await prepare(
                     store,
                     BuildRequest(
-                        context=environment.context, dockerfile=environment.dockerfile, timeout_s=timeout_s
+                        context=environment.context,
+                        dockerfile=environment.dockerfile,
+                        build_args=environment.build_args,
+                        timeout_s=timeout_s,
                     ),
                 )
             except NotFound as error:

@@ -6,7 +6,6 @@ trials with a reason and does not keep the others from running. Must never touch
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,12 +17,12 @@ from cloche.core.failures import Failure, classify
 from cloche.core.names import trial_name
 from cloche.core.outcome import Usage
 from cloche.core.retry import RetryPolicy
+from cloche.experiment.limits import TimeoutRules
 from cloche.tasks import BrokenTask, Task, refusals
 from cloche.tasks.refuse import refused
 
 DEFAULT_MEMORY_BYTES = 2 << 30
 DEFAULT_PIDS = 4096
-SETUP_TIMEOUT_S = 360.0
 NO_DIGEST = "sha256:" + "0" * 64
 
 
@@ -52,21 +51,6 @@ class ModelChoice:
     def name(self) -> str:
         """The model's name as its endpoint knows it."""
         return self.endpoint.model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
-    """Seconds of each phase of one task, multiplied already; ``agent_s`` may be without limit."""
-
-    start_s: float
-    setup_s: float
-    agent_s: float | None
-    verifier_s: float
-
-    @property
-    def total_s(self) -> float | None:
-        """All phases together, ``None`` if one has no limit."""
-        return None if self.agent_s is None else self.start_s + self.setup_s + self.agent_s + self.verifier_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,32 +92,18 @@ class Plan:
     trials: tuple[PlannedTrial, ...]
     repeats: int = 1
     concurrency: int = 1
-    timeout_multiplier: float = 1.0
+    limits: TimeoutRules = field(default_factory=TimeoutRules)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+    @property
+    def timeout_multiplier(self) -> float:
+        """What all time limits are multiplied by that have no multiplier of their own."""
+        return self.limits.multiplier
 
     @property
     def refused(self) -> tuple[PlannedTrial, ...]:
         """The trials that will not be started."""
         return tuple(trial for trial in self.trials if trial.problem is not None)
-
-
-def timeouts(task: Task, multiplier: float) -> Timeouts:
-    """Return the time limits of a task's phases."""
-    agent_s = task.agent.timeout_s
-    return Timeouts(
-        start_s=task.environment.build_timeout_s * multiplier,
-        setup_s=SETUP_TIMEOUT_S * multiplier,
-        agent_s=None if agent_s is None else agent_s * multiplier,
-        verifier_s=task.verifier.timeout_s * multiplier,
-    )
-
-
-def with_timeouts(task: Task, multiplier: float) -> Task:
-    """Return the task with its verifier's limit multiplied."""
-    if math.isclose(multiplier, 1.0):
-        return task
-    verifier = replace(task.verifier, timeout_s=task.verifier.timeout_s * multiplier)
-    return replace(task, verifier=verifier)
 
 
 def labels(tasks: Sequence[Task | BrokenTask]) -> list[str]:
@@ -154,9 +124,11 @@ def problem_of(task: Task | BrokenTask, agent: Agent, environ: Mapping[str, str]
     reasons = refusals(task, environ)
     if reasons:
         return refused(task, reasons[0])
-    if agent.name == "oracle" and task.solution.script is None:
+    lacking = [stage.name for stage in task.stages if stage.solution.script is None]
+    if agent.name == "oracle" and lacking:
+        which = f" for the step `{lacking[0]}`" if lacking[0] else ""
         return PlanRefused(
-            f"task `{task.name}` has no solution/solve.sh, which the oracle runs",
+            f"task `{task.name}` has no solution/solve.sh{which}, which the oracle runs",
             where=str(task.path),
             code="plan/no_solution",
         )
@@ -188,10 +160,14 @@ def make_plan(
     repeats: int = 1,
     concurrency: int = 1,
     timeout_multiplier: float = 1.0,
+    limits: TimeoutRules | None = None,
     retry: RetryPolicy | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Expand to trials: repeats outermost, then tasks, then agents with their models."""
+    """Expand to trials: repeats outermost, then tasks, then agents with their models.
+
+    ``limits`` says more about time limits than ``timeout_multiplier``, and replaces it.
+    """
     host = os.environ if environ is None else environ
     names = labels(tasks)
     pairs = cells(agents, models)
@@ -217,7 +193,7 @@ def make_plan(
         trials=tuple(trials),
         repeats=repeats,
         concurrency=concurrency,
-        timeout_multiplier=timeout_multiplier,
+        limits=limits or TimeoutRules(multiplier=timeout_multiplier),
         retry=retry or RetryPolicy(),
     )
 

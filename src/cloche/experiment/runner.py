@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cloche.core.errors import ClocheError
@@ -18,9 +18,11 @@ from cloche.core.failures import Failure, classify, first_cause
 from cloche.core.outcome import AttemptOutcome, TrialOutcome
 from cloche.core.retry import GiveUp, decide
 from cloche.core.schedule import Queue, Stop
-from cloche.experiment.attempt import Attempt, Bench
+from cloche.experiment.attempt import Attempt
+from cloche.experiment.bench import Bench
 from cloche.experiment.images import Prepare
-from cloche.experiment.plan import PlannedTrial, timeouts
+from cloche.experiment.limits import timeouts
+from cloche.experiment.plan import PlannedTrial
 from cloche.experiment.record.trial import TrialFolder
 from cloche.experiment.shield import thread_to_the_end, to_the_end
 from cloche.experiment.stillborn import write_refused, write_stillborn
@@ -35,6 +37,7 @@ class State:
     plan: PlannedTrial
     outcome: TrialOutcome
     image: PreparedImage | None = None
+    verifier_images: Mapping[str, PreparedImage] = field(default_factory=dict)
     made: int = 0
 
     @property
@@ -174,9 +177,10 @@ class Runner:
 
     async def _ready(self, task: Task, states: list[State]) -> None:
         """Prepare a task's image once, then queue its trials, or fail them all with the reason."""
-        limit_s = timeouts(task, self._bench.job.plan.timeout_multiplier).start_s
+        limit_s = timeouts(task, self._bench.job.plan.limits).start_s
         try:
             image = await self._prepare(task, limit_s)
+            verifier_images = await self._verifier_images(task, limit_s)
         except Exception as error:  # noqa: BLE001  # boundary: image
             if isinstance(error, ClocheError):
                 self._watch.trouble(error)
@@ -184,8 +188,18 @@ class Runner:
             return
         for state in states:
             state.image = image
+            state.verifier_images = verifier_images
             self._queue.add(state.plan.name)
         self._wake.set()
+
+    async def _verifier_images(self, task: Task, limit_s: float) -> dict[str, PreparedImage]:
+        """Prepare the images of verifiers that have sandboxes of their own, by the name of the step."""
+        images: dict[str, PreparedImage] = {}
+        for stage in task.stages:
+            environment = stage.verifier.environment
+            if environment is not None:
+                images[stage.name] = await self._prepare(replace(task, environment=environment), limit_s)
+        return images
 
     async def _fail_before_start(self, states: list[State], reason: Failure) -> None:
         for state in states:
@@ -213,7 +227,9 @@ class Runner:
             raise AssertionError(f"{plan.name} was started before it was ready")
         folder = TrialFolder(self._bench.job.folder / plan.name)
         await thread_to_the_end(_make_room, folder)
-        attempt = Attempt(self._bench, plan, task, image, state.next_number)
+        attempt = Attempt(
+            self._bench, plan, task, image, state.next_number, verifier_images=state.verifier_images
+        )
         try:
             outcome = await attempt.run()
         except asyncio.CancelledError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from cloche.experiment.plan import Plan
 from cloche.experiment.record.files import recording
 from cloche.tasks.model import Task
+from cloche.tasks.refuse import environments
 
 SHORTEST_CHARS = 8
 _FROM_HOST = re.compile(r"\$\{([^}:]+)(?::-.*)?\}", re.DOTALL)
@@ -83,5 +84,5 @@ def secret_values(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variables(task: Task) -> Iterable[str]:
-    for env in (task.environment.env, task.verifier.env, task.solution.env):
+    for env in environments(task):
         yield from (match[1] for value in env.values() if (match := _FROM_HOST.fullmatch(value.text)))

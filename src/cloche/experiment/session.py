@@ -16,7 +16,7 @@ from cloche.core.failures import Failure
 from cloche.core.outcome import TrialOutcome
 from cloche.core.schedule import Stop
 from cloche.core.verdict import exit_status, unusable
-from cloche.experiment.attempt import Bench
+from cloche.experiment.bench import Bench
 from cloche.experiment.images import Prepare
 from cloche.experiment.plan import Plan
 from cloche.experiment.record.attempt import when

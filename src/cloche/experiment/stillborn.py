@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cloche.core.failures import Failure
 from cloche.core.outcome import AttemptOutcome
-from cloche.experiment.attempt import Bench
+from cloche.experiment.bench import Bench
 from cloche.experiment.plan import PlannedTrial
 from cloche.experiment.record.attempt import AttemptRecord, fill, when
 from cloche.experiment.record.export import dump, refused_attempt, trial_config, trial_lock, trial_result

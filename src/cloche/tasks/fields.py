@@ -68,6 +68,11 @@ class Table:
     def __contains__(self, key: str) -> bool:
         return key in self._data
 
+    @property
+    def file(self) -> str:
+        """The file that the table stands in."""
+        return self._findings.file
+
     def where(self, key: str) -> str:
         """Return ``file:line`` of a key."""
         return self._findings.where((*self._path, key))
@@ -111,8 +116,8 @@ class Table:
         value = self.value(key, (bool,), "true or false")
         return value if value is None else bool(value)
 
-    def number(self, key: str, *, above: float = 0.0) -> float | None:
-        """Return a finite number greater than ``above``."""
+    def number(self, key: str, *, above: float = 0.0, or_equal: bool = False) -> float | None:
+        """Return a finite number greater than ``above``, or equal to it where that is allowed."""
         value = self.value(key, (int, float), "a number")
         if value is None:
             return None
@@ -120,8 +125,9 @@ class Table:
             number = float(value)
         except OverflowError:
             number = math.inf
-        if not math.isfinite(number) or number <= above:
-            self.broken(key, "task/range", f"must be a finite number above {above:g}, not {_short(value)}")
+        if not math.isfinite(number) or number < above or (number == above and not or_equal):
+            least = f"of at least {above:g}" if or_equal else f"above {above:g}"
+            self.broken(key, "task/range", f"must be a finite number {least}, not {_short(value)}")
             return None
         return number
 
@@ -187,14 +193,16 @@ class Table:
         values = {}
         for name, value in table.items():
             path = f"{key}.{name}"
-            where = self._findings.where((*self._path, key, name))
             if not isinstance(value, str):
                 problem = f"must be a text, not {kind_of(value)}"
             elif not name or "=" in name or "\0" in name or "\0" in value:
                 problem = "is not a variable that a process can have"
             else:
-                values[name] = EnvValue(text=value, where=where)
+                # the line matters where the host has to give a value; to count lines takes time
+                at = self._findings.where((*self._path, key, name)) if "${" in value else self._findings.file
+                values[name] = EnvValue(text=value, where=at)
                 continue
+            where = self._findings.where((*self._path, key, name))
             message = f"`{self.name(path)}` {problem}"
             self._findings.broken.append(Finding(code="task/type", message=message, where=where))
         return values
@@ -210,6 +218,42 @@ class Table:
         inner.finish()
         return result
 
+    def item(self, key: str, index: int, data: dict[str, Any]) -> Table:
+        """Return the table that is one item of a list; the caller calls its ``finish``."""
+        return Table(self._findings, data, (*self._path, key, index))
+
+    def tables(self, key: str, read: Callable[[Table], T]) -> list[T]:
+        """Read a list of tables; a missing one is empty."""
+        found = []
+        for index, data in enumerate(self.items(key, (dict,), "tables")):
+            inner = self.item(key, index, data)
+            found.append(read(inner))
+            inner.finish()
+        return found
+
+    def thresholds(self, key: str, name: str) -> dict[str, float]:
+        """Return numbers by name, from a table of them or from one number, which goes by ``name``."""
+        value = self.value(key, (int, float, dict), "a number or a table of numbers")
+        if value is None:
+            return {}
+        numbers = value if isinstance(value, dict) else {name: value}
+        found = {}
+        for word, number in numbers.items():
+            shown = f"{key}.{word}" if isinstance(value, dict) else key
+            if type(number) not in {int, float}:
+                self.broken_inside(key, word, "task/type", shown, f"must be a number, not {kind_of(number)}")
+            elif not _finite(number):
+                self.broken_inside(key, word, "task/range", shown, "must be a finite number")
+            else:
+                found[word] = float(number)
+        return found
+
+    def broken_inside(self, key: str, inner: str, code: str, shown: str, message: str) -> None:
+        """Note that something inside the value of ``key`` cannot be used."""
+        where = self._findings.where((*self._path, key, inner))
+        text = f"`{self.name(shown)}` {message}"
+        self._findings.broken.append(Finding(code=code, message=text, where=where))
+
     def finish(self) -> None:
         """Doubt every key that nobody has asked for."""
         for key in self._data:
@@ -218,6 +262,13 @@ class Table:
                 hint = f"did you mean `{near[0]}`?" if near else ""
                 message = f"`{self.name(key)}` is not a key of the format and has no effect"
                 self.doubt(key, "task/unknown_key", message, hint)
+
+
+def _finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # an integer beyond what a float can hold
+        return False
 
 
 def _short(value: object) -> str:

@@ -5,15 +5,19 @@ files that are parsed. The digest is the one that Harbor writes into locks and m
 ``path NUL sha256-of-file LF`` of the files that make the task, sorted by path.
 """
 
+# paths are texts here: thousands of tasks are read at once, and a Path costs more than a stat
+# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH120, PTH123, PTH208
+
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from cloche.tasks.ignore import IGNORE_FILE, Rules, TaskIgnores
 from cloche.tasks.model import Doubt, Finding, Refusal
 from cloche.tasks.toml import TomlError, decode
 
@@ -27,7 +31,8 @@ _SINGLE_FILES = (CONFIG, INSTRUCTION, "README.md", "trajectory.json")
 _FOLDERS = ("environment", "tests", "solution", "steps")
 _IGNORED_ANYWHERE = re.compile(r"(?:.*\.(?:pyc|swp|swo)|.*~|\.DS_Store)\Z", re.DOTALL)
 _IGNORED_FOLDER = "__pycache__"
-_IGNORE_FILE = ".harborignore"
+_GITIGNORE = ".gitignore"
+_BLOCK_BYTES = 1 << 18
 
 # leading canary lines tell trainers that a file is a benchmark's; the agent must not see them
 _CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
@@ -57,12 +62,19 @@ def strip_canary(text: str) -> str:
     return "\n".join(lines[first:])
 
 
-@dataclass(frozen=True, slots=True)
 class Folder:
-    """A task's folder. ``root`` is absolute and free of links; ``shown`` is the path as it was given."""
+    """A task's folder. ``root`` is absolute and free of links; ``shown`` is the path as it was given.
 
-    root: Path
-    shown: str
+    What has been found to be inside is remembered: one reading of a task asks for the same folders often.
+    """
+
+    def __init__(self, root: Path, shown: str) -> None:
+        """Look at nothing yet."""
+        self.root = root
+        self.shown = shown
+        self._root = str(root)
+        self._real: dict[str, bool] = {"": True}
+        self._checked: set[str] = set()
 
     def where(self, name: str, line: int | None = None) -> str:
         """Return how a file of the task is named to people, with a line where there is one."""
@@ -78,14 +90,31 @@ class Folder:
 
         Raises FolderError if it leads out of the task.
         """
-        path = self.root / name
-        if not path.exists() and not path.is_symlink():
-            return None
-        resolved = Path(os.path.realpath(path))
-        if not resolved.is_relative_to(self.root):
+        return self.root / name if self.is_there(name) else None
+
+    def is_there(self, name: str) -> bool:
+        """Whether there is such a file or folder. Raises FolderError if it leads out of the task."""
+        path = f"{self._root}/{name}"
+        try:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if not stat.S_ISLNK(found.st_mode) and self._is_real(os.path.dirname(name)):
+            return True
+        if not self._holds(os.path.realpath(path)):
             message = f"`{name}` is a link that leads out of the task"
             raise FolderError(self.broken(name, "task/path_escape", message))
-        return path if path.exists() else None
+        return os.path.exists(path)
+
+    def _is_real(self, name: str) -> bool:
+        """Whether no link is on the way to a folder."""
+        if name not in self._real:
+            path = f"{self._root}/{name}"
+            self._real[name] = self._is_real(os.path.dirname(name)) and not os.path.islink(path)
+        return self._real[name]
+
+    def _holds(self, real: str) -> bool:
+        return real == self._root or real.startswith(f"{self._root}/")
 
     def file(self, name: str) -> Path | None:
         """Return the path of a regular file inside the task, ``None`` if there is no such file."""
@@ -117,33 +146,40 @@ class Folder:
     def entries(self, name: str) -> list[str]:
         """Return the names in a folder of the task, sorted; none if it is not there."""
         path = self.inside(name)
-        return sorted(entry.name for entry in path.iterdir()) if path is not None and path.is_dir() else []
+        return sorted(os.listdir(path)) if path is not None and path.is_dir() else []
 
     def check_tree(self, name: str) -> None:
         """Raise FolderError if anything below a folder leads out of the task or round in a circle."""
-        path = self.inside(name)
-        if path is not None and path.is_dir():
-            self._check(path, frozenset(), [0])
+        if name in self._checked or not self.is_there(name):
+            return
+        path = f"{self._root}/{name}"
+        if os.path.isdir(path):
+            real = path if self._is_real(name) else os.path.realpath(path)
+            self._check(name, (real,), [0])
+        self._checked.add(name)
 
-    def _check(self, folder: Path, above: frozenset[str], count: list[int]) -> None:
-        real = os.path.realpath(folder)
-        shown = self.shown_name(folder)
-        if real in above:
-            raise self._cycle(shown)
+    def _check(self, name: str, above: tuple[str, ...], count: list[int]) -> None:
+        """Check a folder; ``above`` has the true paths of the folders on the way to it, itself the last."""
         if len(above) > DEPTH_MAX:
-            raise self.too_deep(shown)
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-            count[0] += 1
-            if count[0] > FILES_MAX:
-                message = f"`{shown}` and its neighbours hold more than {FILES_MAX:,} files"
-                raise FolderError(self.broken(shown, "task/too_large", message))
-            path = Path(entry.path)
+            raise self.too_deep(name)
+        with os.scandir(f"{self._root}/{name}") as opened:
+            entries = sorted(opened, key=lambda entry: entry.name)
+        count[0] += len(entries)
+        if count[0] > FILES_MAX:
+            message = f"`{name}` and its neighbours hold more than {FILES_MAX:,} files"
+            raise FolderError(self.broken(name, "task/too_large", message))
+        for entry in entries:
+            inner = f"{name}/{entry.name}"
+            real = f"{above[-1]}/{entry.name}"
             if entry.is_symlink():
-                self.inside(self.shown_name(path))
-                if os.path.realpath(path) == entry.path:
-                    raise self._cycle(self.shown_name(path))
+                self.is_there(inner)
+                real = os.path.realpath(entry.path)
+                if real == entry.path:
+                    raise self._cycle(inner)
             if entry.is_dir():
-                self._check(path, above | {real}, count)
+                if real in above:
+                    raise self._cycle(inner)
+                self._check(inner, (*above, real), count)
 
     def _cycle(self, name: str) -> FolderError:
         return FolderError(
@@ -155,36 +191,42 @@ class Folder:
         message = f"its folders are nested more than {DEPTH_MAX} deep"
         return FolderError(self.broken(name.split("/", 1)[0], "task/too_large", message))
 
-    def shown_name(self, path: Path) -> str:
-        """Return the path of a file relative to the task."""
-        return path.relative_to(self.root).as_posix()
 
+def task_files(folder: Folder) -> Iterator[str]:
+    """Yield the paths of the files that make the task, in order.
 
-def task_files(folder: Folder) -> Iterator[tuple[str, Path]]:
-    """Yield (path, file) of the files that make the task, in order of their paths."""
-    found = [(name, folder.root / name) for name in _SINGLE_FILES]
+    A ``.gitignore`` at the top decides what is left out, and replaces the list that holds without one.
+    """
+    root = str(folder.root)
+    found = [name for name in _SINGLE_FILES if os.path.isfile(f"{root}/{name}")]
+    ignores = TaskIgnores(folder.root)
     for top in _FOLDERS:
-        found += _below(folder, top)
-    for name, path in sorted(found):
-        if path.is_file() and not _ignored(name):
-            yield name, path
+        found += _below(folder, top, ignores, ruled=False)
+    text = folder.text(_GITIGNORE)
+    rules = None if text is None else Rules(text.split("\n"))
+    for name in sorted(found):
+        if not (_ignored(name) if rules is None else rules.verdict(name)):
+            yield name
 
 
-def _below(folder: Folder, prefix: str) -> Iterator[tuple[str, Path]]:
+def _below(folder: Folder, prefix: str, ignores: TaskIgnores, *, ruled: bool) -> Iterator[str]:
+    """Yield the files below a folder; ``ruled`` says that an ignore file stands in one above."""
     if prefix.count("/") > DEPTH_MAX:
         raise folder.too_deep(prefix)
-    path = folder.root / prefix
-    if not path.is_dir():
+    try:
+        with os.scandir(f"{folder.root}/{prefix}") as opened:
+            entries = list(opened)
+    except (FileNotFoundError, NotADirectoryError):
         return
-    with os.scandir(path) as opened:
-        entries = list(opened)
+    ruled = ruled or any(entry.name == IGNORE_FILE for entry in entries)
     for entry in entries:
-        if entry.name == _IGNORE_FILE:
-            continue
         name = f"{prefix}/{entry.name}"
-        yield name, Path(entry.path)
+        if (ruled or entry.is_symlink()) and ignores.excluded(name, folder=entry.is_dir()):
+            continue
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(folder, name)
+            yield from _below(folder, name, ignores, ruled=ruled)
+        elif entry.is_file():
+            yield name
 
 
 def _ignored(name: str) -> bool:
@@ -195,36 +237,39 @@ def _ignored(name: str) -> bool:
 def content_digest(folder: Folder) -> str:
     """Return ``sha256:`` and the content digest. Raises FolderError for a file that cannot be read."""
     outer = hashlib.sha256()
-    for name, path in task_files(folder):
-        folder.inside(name)
-        try:
-            with path.open("rb") as file:
-                inner = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            message = f"`{name}` cannot be read: {error.strerror}"
-            raise FolderError(folder.broken(name, "task/unreadable", message)) from error
-        outer.update(os.fsencode(f"{name}\0{inner}\n"))
+    for name in task_files(folder):
+        folder.is_there(name)
+        outer.update(os.fsencode(f"{name}\0{_file_digest(folder, name)}\n"))
     return f"sha256:{outer.hexdigest()}"
 
 
-def refused_files(folder: Folder) -> Iterator[Refusal]:
+def _file_digest(folder: Folder, name: str) -> str:
+    inner = hashlib.sha256()
+    try:
+        with open(f"{folder.root}/{name}", "rb", buffering=0) as file:
+            while block := file.read(_BLOCK_BYTES):
+                inner.update(block)
+    except OSError as error:
+        message = f"`{name}` cannot be read: {error.strerror}"
+        raise FolderError(folder.broken(name, "task/unreadable", message)) from error
+    return inner.hexdigest()
+
+
+def refused_files(folder: Folder, steps: Iterable[str]) -> Iterator[Refusal]:
     """Yield a refusal for each file that asks for something which cannot be executed yet."""
-    if folder.inside("environment/docker-compose.yaml") is not None:
-        name = "environment/docker-compose.yaml"
-        message = "it is made of several containers (docker-compose.yaml), which is not supported yet"
-        yield Refusal(code="plan/compose", message=message, where=folder.where(name))
-    if folder.inside("trajectory.json") is not None:
-        message = "it starts from an earlier conversation (trajectory.json), which agents are not given yet"
-        yield Refusal(code="plan/trajectory", message=message, where=folder.where("trajectory.json"))
-    for top in ("tests", "solution"):
-        name = f"{top}/{_IGNORE_FILE}"
+    for name in ("trajectory.json", *(f"steps/{step}/trajectory.json" for step in steps)):
         if folder.inside(name) is not None:
-            message = f"it leaves files out by {_IGNORE_FILE}, whose rules are not applied yet"
-            yield Refusal(code="plan/ignore_file", message=message, where=folder.where(name))
+            message = f"it starts from an earlier conversation ({name}), which agents are not given yet"
+            yield Refusal(code="plan/trajectory", message=message, where=folder.where(name))
 
 
-def doubtful_files(folder: Folder) -> Iterator[Doubt]:
-    """Yield a doubt for each file that is not taken into account the way Harbor does."""
-    if folder.inside(".gitignore") is not None:
-        message = "the digest does not apply the task's .gitignore, so it may differ from Harbor's"
-        yield Doubt(code="task/digest", message=message, where=folder.where(".gitignore"))
+def doubtful_files(folder: Folder, steps: Iterable[str]) -> Iterator[Doubt]:
+    """Yield a doubt for each file that changes nothing."""
+    known = set(steps)
+    if known and folder.inside(INSTRUCTION) is not None:
+        message = f"`{INSTRUCTION}` is not used: each step has an instruction of its own"
+        yield Doubt(code="task/no_effect", message=message, where=folder.where(INSTRUCTION))
+    for name in folder.entries("steps"):
+        if name not in known:
+            message = f"`steps/{name}` is not used: there is no step of that name"
+            yield Doubt(code="task/no_effect", message=message, where=folder.where(f"steps/{name}"))

@@ -17,19 +17,10 @@ from cloche.tasks.folder import (
     doubtful_files,
     printable,
     refused_files,
-    strip_canary,
 )
-from cloche.tasks.model import (
-    BrokenTask,
-    Doubt,
-    Environment,
-    Finding,
-    Solution,
-    Task,
-    TaskInvalid,
-    VerifierPhase,
-)
-from cloche.tasks.schema import Config, EnvironmentFields, read_config
+from cloche.tasks.model import BrokenTask, Finding, Task, TaskInvalid
+from cloche.tasks.parts import Parts
+from cloche.tasks.schema import read_config
 from cloche.tasks.toml import TomlError, parse
 
 
@@ -116,12 +107,15 @@ def _read(folder: Folder) -> Task:
         raise FolderError(folder.broken("", "task/name", message, "rename the folder"))
     findings = _parse(folder)
     config = read_config(findings)
-    findings.refused += refused_files(folder)
-    findings.doubts += doubtful_files(folder)
-    instruction = _instruction(folder, config, findings.broken)
-    environment = _environment(folder, config, findings)
-    verifier = _verifier(folder, config, findings.broken)
-    solution = _solution(folder, config)
+    names = [step.name for step in config.steps]
+    findings.refused += refused_files(folder, names)
+    findings.doubts += doubtful_files(folder, names)
+    parts = Parts(folder, config, findings)
+    instruction = "" if config.steps else parts.instruction(INSTRUCTION, "it")
+    environment = parts.environment()
+    verifier = parts.verifier(None)
+    solution = parts.solution("solution")
+    steps = tuple(parts.step(step) for step in config.steps)
     digest = content_digest(folder)
     if findings.broken:
         raise TaskInvalid(printable(folder.root.name), findings.broken)
@@ -137,6 +131,9 @@ def _read(folder: Folder) -> Task:
         agent=config.agent,
         verifier=verifier,
         solution=solution,
+        steps=steps,
+        strategy=config.strategy,
+        artifacts=config.artifacts,
         source=config.source,
         description=config.description,
         keywords=config.keywords,
@@ -156,79 +153,3 @@ def _parse(folder: Folder) -> Findings:
         message = f"`{CONFIG}` is not valid TOML: {error}, line {error.line}, column {error.column}"
         raise FolderError(folder.broken(CONFIG, "task/toml", message, line=error.line)) from error
     return Findings(folder.where(CONFIG), document)
-
-
-def _instruction(folder: Folder, config: Config, broken: list[Finding]) -> str:
-    if config.steps:
-        return ""
-    text = folder.text(INSTRUCTION)
-    if text is None:
-        message = f"it has no {INSTRUCTION}"
-        hint = f"write what the agent is to do into {INSTRUCTION}"
-        broken.append(folder.broken(INSTRUCTION, "task/no_instruction", message, hint))
-        return ""
-    instruction = strip_canary(text.replace("\r", "\n"))
-    if not instruction.strip():
-        broken.append(folder.broken(INSTRUCTION, "task/no_instruction", f"its {INSTRUCTION} is empty"))
-    return instruction
-
-
-def _environment(folder: Folder, config: Config, findings: Findings) -> Environment:
-    fields: EnvironmentFields = config.environment
-    dockerfile = folder.file("environment/Dockerfile")
-    compose = folder.inside("environment/docker-compose.yaml")
-    upload = None
-    if fields.docker_image is None:
-        if dockerfile is None and compose is None:
-            message = "it names no image: neither environment/Dockerfile nor environment.docker_image"
-            hint = "write environment/Dockerfile, or set docker_image in [environment]"
-            findings.broken.append(folder.broken("environment", "task/no_image", message, hint))
-    elif dockerfile is not None:
-        message = "environment/Dockerfile is not used, because environment.docker_image names an image"
-        findings.doubts.append(
-            Doubt(code="task/no_effect", message=message, where=folder.where("environment/Dockerfile"))
-        )
-        dockerfile = None
-    elif folder.entries("environment"):
-        folder.check_tree("environment")
-        upload = folder.root / "environment"
-    return Environment(
-        docker_image=fields.docker_image,
-        dockerfile=dockerfile,
-        upload_dir=upload,
-        build_timeout_s=fields.build_timeout_s,
-        cpus=fields.cpus,
-        memory_bytes=fields.memory_bytes,
-        storage_bytes=fields.storage_bytes,
-        env=fields.env,
-        workdir=fields.workdir,
-        network=fields.network,
-        network_stated=fields.network_stated,
-    )
-
-
-def _verifier(folder: Folder, config: Config, broken: list[Finding]) -> VerifierPhase:
-    folder.check_tree("tests")
-    script = folder.file("tests/test.sh")
-    elsewhere = config.steps or config.environment.windows or config.verifier.separate
-    if script is None and not elsewhere:
-        message = "it has no verifier: tests/test.sh is missing"
-        hint = "write tests/test.sh; it leaves its verdict in /logs/verifier/reward.txt"
-        broken.append(folder.broken("tests/test.sh", "task/no_verifier", message, hint))
-    return VerifierPhase(
-        tests_dir=folder.root / "tests",
-        script=script or folder.root / "tests" / "test.sh",
-        timeout_s=config.verifier.timeout_s,
-        user=config.verifier.user,
-        env=config.verifier.env,
-    )
-
-
-def _solution(folder: Folder, config: Config) -> Solution:
-    folder.check_tree("solution")
-    present = folder.inside("solution")
-    return Solution(
-        solution_dir=present if present is not None and present.is_dir() else None,
-        script=folder.file("solution/solve.sh"),
-        env=config.solution_env,
-    )

@@ -77,18 +77,69 @@ Env = Mapping[str, EnvValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """Where the task takes place.
+class Healthcheck:
+    """A command that must exit with 0 before the agent starts, with the meaning of Docker's HEALTHCHECK.
 
-    Either ``docker_image`` is set or ``dockerfile`` (its folder is the build context); with an image,
-    ``upload_dir`` holds files that belong in the working directory once the sandbox is there.
-    ``network_stated`` is false where the format's default (``public``) holds because the task says
-    nothing. ``storage_bytes`` is what the task asks for; it is recorded and not enforced.
+    A failure within ``start_period_s`` of the beginning does not count and is followed by another try
+    after ``start_interval_s``; later ones count, ``interval_s`` apart, and ``retries`` in a row are a
+    failure. A try that takes longer than ``timeout_s`` is ended and has failed.
+    """
+
+    command: str
+    interval_s: float = 5.0
+    timeout_s: float = 30.0
+    start_period_s: float = 0.0
+    start_interval_s: float = 5.0
+    retries: int = 3
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A file or folder to keep: an absolute path inside, and where it goes below ``artifacts/``.
+
+    ``exclude`` holds patterns as ``tar --exclude`` has them; they count for folders only.
+    """
+
+    source: str
+    destination: str | None = None
+    exclude: tuple[str, ...] = ()
+    service: str | None = None
+
+    @property
+    def target(self) -> str:
+        """The path below ``artifacts/``: the destination, or the source without its first slash."""
+        return self.destination or self.source.strip("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectCommand:
+    """A shell line that gathers evidence before the artifacts are taken; its failure is only noted."""
+
+    command: str
+    timeout_s: float = 60.0
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where the task, or its verifier, takes place.
+
+    Either ``docker_image`` is set or ``dockerfile``, which is built in ``context_dir`` (default: its own
+    folder) with ``build_args``; with an image, ``upload_dir`` holds files that belong in the working
+    directory once the sandbox is there. ``network_stated`` is false where the format's default
+    (``public``) holds because the task says nothing. ``storage_bytes`` is what the task asks for; it is
+    recorded and not enforced. ``skills_dir`` is a folder inside the image.
     """
 
     docker_image: str | None = None
     dockerfile: Path | None = None
+    context_dir: Path | None = None
+    build_args: Mapping[str, str] = field(default_factory=dict)
     upload_dir: Path | None = None
+    user: str | None = None
+    skills_dir: str | None = None
+    healthcheck: Healthcheck | None = None
     build_timeout_s: float = 600.0
     cpus: float | None = None
     memory_bytes: int | None = None
@@ -101,7 +152,9 @@ class Environment:
     @property
     def context(self) -> Path | None:
         """The folder that the Dockerfile is built in."""
-        return self.dockerfile.parent if self.dockerfile is not None else None
+        if self.dockerfile is None:
+            return None
+        return self.context_dir or self.dockerfile.parent
 
     @property
     def network_mode(self) -> NetworkMode:
@@ -119,13 +172,27 @@ class AgentPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierPhase:
-    """How the task is graded: ``script`` lies in ``tests_dir``, which becomes ``/tests``."""
+    """How the task, or a step of it, is graded.
+
+    ``script`` lies in ``tests_dir``, which becomes ``/tests``, laid over ``shared_tests_dir`` where a step
+    has tests of its own. ``environment`` is a sandbox of the verifier's own, made from an image of its own
+    or from the task's; with ``bundled`` its image holds the tests already.
+    """
 
     tests_dir: Path
     script: Path
+    shared_tests_dir: Path | None = None
     timeout_s: float = 600.0
     user: str | None = None
     env: Env = field(default_factory=dict)
+    collect: tuple[CollectCommand, ...] = ()
+    environment: Environment | None = None
+    bundled: bool = False
+
+    @property
+    def separate(self) -> bool:
+        """Whether it runs in a sandbox of its own."""
+        return self.environment is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,13 +205,42 @@ class Solution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a task, with all that it inherits filled in; a task without steps is one without name.
+
+    ``workdir_dir`` is uploaded to the working directory, and ``setup`` (its ``setup.sh``) run, before the
+    agent starts. ``artifacts`` holds the task's and then the step's own. ``min_reward`` are thresholds by
+    the name of a reward: when one is missed, the steps after this one are left out.
+    """
+
+    name: str
+    instruction: str
+    agent: AgentPhase
+    verifier: VerifierPhase
+    solution: Solution
+    workdir_dir: Path | None = None
+    setup: Path | None = None
+    healthcheck: Healthcheck | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    min_reward: Mapping[str, float] = field(default_factory=dict)
+
+
+class RewardStrategy(StrEnum):
+    """How the rewards of the steps make the reward of the task."""
+
+    MEAN = "mean"
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One task. ``name`` is one path component; ``full_name`` may carry an organisation before a ``/``.
 
     ``digest`` is ``sha256:`` and the content digest of the files that make the task. ``instruction``
-    is what the agent is told. ``refused`` holds what the files ask for that cannot be executed;
-    :func:`cloche.tasks.refusals` adds what this host lacks. ``not_enforced`` names limits that are
-    recorded and not held.
+    is what the agent is told. A task in steps has no instruction of its own; ``stages`` gives what is to
+    be done one after the other in either case. ``refused`` holds what the files ask for that cannot be
+    executed; :func:`cloche.tasks.refusals` adds what this host lacks. ``not_enforced`` names limits that
+    are recorded and not held.
     """
 
     name: str
@@ -157,12 +253,30 @@ class Task:
     agent: AgentPhase
     verifier: VerifierPhase
     solution: Solution
+    steps: tuple[Step, ...] = ()
+    strategy: RewardStrategy = RewardStrategy.MEAN
+    artifacts: tuple[Artifact, ...] = ()
     source: str | None = None
     description: str = ""
     keywords: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     refused: tuple[Refusal, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def stages(self) -> tuple[Step, ...]:
+        """The steps, or the whole task as the only one, which then has no name."""
+        if self.steps:
+            return self.steps
+        whole = Step(
+            name="",
+            instruction=self.instruction,
+            agent=self.agent,
+            verifier=self.verifier,
+            solution=self.solution,
+            artifacts=self.artifacts,
+        )
+        return (whole,)
 
     @property
     def not_enforced(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from cloche.core.errors import PlanRefused
 from cloche.tasks.model import Env, Refusal, Task
@@ -33,9 +33,19 @@ def refusals(task: Task, environ: Mapping[str, str] | None = None) -> list[Refus
     """
     host = os.environ if environ is None else environ
     found = list(task.refused)
-    for env in (task.environment.env, task.verifier.env, task.solution.env):
-        found += _missing(env, host)
+    for env in environments(task):
+        found += [refusal for refusal in _missing(env, host) if refusal not in found]
     return found
+
+
+def environments(task: Task) -> Iterator[Env]:
+    """Yield every table of variables that a run of the task may use, those of its steps too."""
+    yield task.environment.env
+    for stage in task.stages:
+        yield stage.verifier.env
+        yield stage.solution.env
+        if stage.verifier.environment is not None:
+            yield stage.verifier.environment.env
 
 
 def refused(task: Task, refusal: Refusal) -> PlanRefused:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 Path = tuple[str | int, ...]
@@ -28,12 +27,21 @@ class TomlError(Exception):
         self.column = column
 
 
-@dataclass(frozen=True, slots=True)
 class Document:
-    """``data`` as ``tomllib`` gives it; ``lines`` maps the path of a key to its line, counted from 1."""
+    """``data`` as ``tomllib`` gives it, and the line of each of its keys, counted from 1."""
 
-    data: dict[str, Any]
-    lines: dict[Path, int] = field(default_factory=dict)
+    def __init__(self, data: dict[str, Any], text: str) -> None:
+        """``text`` is what ``data`` was read from; its lines are counted when the first is asked for."""
+        self.data = data
+        self._text = text
+        self._lines: dict[Path, int] | None = None
+
+    @property
+    def lines(self) -> dict[Path, int]:
+        """The line of every key and table by its path."""
+        if self._lines is None:
+            self._lines = dict(_positions(self._text))
+        return self._lines
 
     def line(self, path: Path) -> int:
         """The line of a key, or of the nearest table around it that has one."""
@@ -71,7 +79,7 @@ def parse(text: str) -> Document:
         raise TomlError("values are nested too deeply", 1, 1) from error
     except ValueError as error:  # TOMLDecodeError, and what int() and datetime refuse
         raise _located(str(error), text) from error
-    return Document(data, dict(_positions(text)))
+    return Document(data, text)
 
 
 def _located(message: str, text: str) -> TomlError:

@@ -16,7 +16,7 @@ from typing import ClassVar
 from cloche.core.errors import ClocheError, InfraError, NotFound, SandboxLost
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.spec import Command, Completed, EndReason
-from cloche.tasks.model import Task
+from cloche.tasks.model import Environment, Task, VerifierPhase
 from cloche.tasks.refuse import resolve_env
 from cloche.tasks.rewards import (
     Rewards,
@@ -25,6 +25,7 @@ from cloche.tasks.rewards import (
     VerifierTimeout,
     read_rewards,
 )
+from cloche.tasks.select import selected
 
 AGENT_LOGS = "/logs/agent"
 VERIFIER_LOGS = "/logs/verifier"
@@ -80,45 +81,74 @@ def _as(kind: type[InfraError]) -> Iterator[None]:
         raise kind(message, hint=getattr(error, "hint", None)) from error
 
 
-async def prepare_paths(sandbox: Sandbox, task: Task) -> None:
-    """Make the folders that the format promises, before the agent starts, and bring in the task's files.
+async def prepare_paths(sandbox: Sandbox, task: Task, environment: Environment | None = None) -> None:
+    """Make the folders that the format promises, before anything starts, and bring in the task's files.
 
-    Agent and verifier may be any user, so the folders for logs are open to all. With a prebuilt image the
-    files beside ``environment/Dockerfile``'s place go to the working directory.
+    ``environment`` is the sandbox's, by default the task's. Agent and verifier may be any user, so the
+    folders for logs are open to all. With a prebuilt image the files beside ``environment/Dockerfile``'s
+    place go to the working directory.
     """
+    environment = environment or task.environment
     for path in ("/logs", TESTS, SOLUTION):
         await sandbox.make_dir(path, mode=0o755)
     for path in (AGENT_LOGS, VERIFIER_LOGS, ARTIFACTS):
         await _open_folder(sandbox, path)
-    if task.environment.upload_dir is not None:
-        workdir = task.environment.workdir or sandbox.image.workdir
-        await sandbox.upload(task.environment.upload_dir, workdir)
+    if environment.upload_dir is not None:
+        await sandbox.upload(environment.upload_dir, workdir_of(environment, sandbox))
+
+
+def workdir_of(environment: Environment, sandbox: Sandbox) -> str:
+    """Return where commands of an environment start."""
+    return environment.workdir or sandbox.image.workdir or "/"
+
+
+async def forget_grading(sandbox: Sandbox) -> None:
+    """Remove tests, solution, rewards and agent's logs, so that the next step can read none of them."""
+    for path in (TESTS, SOLUTION, VERIFIER_LOGS, AGENT_LOGS):
+        await _real_folder(sandbox, path, 0o755)
+        await empty_folder(sandbox, path)
+    for path in (VERIFIER_LOGS, AGENT_LOGS):
+        await _open_folder(sandbox, path)
+
+
+async def empty_folder(sandbox: Sandbox, path: str) -> None:
+    """Remove all that a folder holds."""
+    for entry in await sandbox.list_dir(path):
+        await sandbox.remove(entry.path, recursive=entry.is_folder)
 
 
 async def verify(
-    task: Task, sandbox: Sandbox, output_dir: Path, *, environ: Mapping[str, str] | None = None
+    task: Task,
+    sandbox: Sandbox,
+    output_dir: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    phase: VerifierPhase | None = None,
+    timeout_s: float | None = None,
 ) -> VerifierResult:
-    """Run the task's verifier and return its verdict; everything it wrote is then in ``output_dir``.
+    """Run a verifier and return its verdict; everything it wrote is then in ``output_dir``.
 
-    ``environ`` is the host's environment for ``${VAR}``. Raises a VerifierError where there is no
-    verdict, with the files in place as far as they could be had; TestsNotUploaded, VerifierFilesLost
-    or SandboxLost where the fault lies elsewhere.
+    ``phase`` is the verifier, by default the task's; ``timeout_s`` replaces its limit; ``environ`` is the
+    host's environment for ``${VAR}``. Raises a VerifierError where there is no verdict, with the files in
+    place as far as they could be had; TestsNotUploaded, VerifierFilesLost or SandboxLost where the fault
+    lies elsewhere.
     """
-    env = resolve_env(task.verifier.env, environ)
+    phase = phase or task.verifier
+    limit_s = timeout_s or phase.timeout_s
+    env = resolve_env(phase.env, environ)
+    environment = phase.environment or task.environment
+    user = phase.user or environment.user or sandbox.image.user or "0"
     with _as(TestsNotUploaded):
-        await _clear(sandbox)
-        await sandbox.upload(task.verifier.tests_dir, TESTS)
-        script = await asyncio.to_thread(task.verifier.script.read_bytes)
-        await sandbox.write_file(_SCRIPT, script, mode=0o755)
-        user = task.verifier.user or sandbox.image.user or "0"
+        await _clear(sandbox, phase)
+        await _bring_tests(task, sandbox, phase)
         await _open_to(sandbox, user)
-    completed = await sandbox.run(await _command(task, sandbox, env, user))
-    _raise_if_not_run(task, completed)
+    completed = await sandbox.run(await _command(sandbox, env, user, environment.workdir, limit_s))
+    _raise_if_not_run(phase, completed)
     with _as(VerifierFilesLost):
         skipped = await sandbox.download(VERIFIER_LOGS, output_dir, limit_bytes=_LOGS_BYTES_MAX)
     if completed.reason is EndReason.TIMEOUT:
         raise VerifierTimeout(
-            f"the verifier was ended after {task.verifier.timeout_s:g} s",
+            f"the verifier was ended after {limit_s:g} s",
             hint=_last_line(output_dir),
             where=str(output_dir / TEST_OUTPUT),
         )
@@ -129,16 +159,30 @@ async def verify(
     return VerifierResult(rewards=rewards, completed=completed, skipped=tuple(item.path for item in skipped))
 
 
-async def _clear(sandbox: Sandbox) -> None:
+async def _clear(sandbox: Sandbox, phase: VerifierPhase) -> None:
     """Empty the verifier's folder, and make it one that the verifier can write to.
 
     Harbor removes stale rewards only; whatever else an agent put there would end up in the record.
     """
-    for path in ("/logs", TESTS):
+    for path in ("/logs",) if phase.bundled else ("/logs", TESTS):
         await _real_folder(sandbox, path, 0o755)
     await _open_folder(sandbox, VERIFIER_LOGS)
     for entry in await sandbox.list_dir(VERIFIER_LOGS):
         await sandbox.remove(f"{VERIFIER_LOGS}/{entry.name}", recursive=True)
+
+
+async def _bring_tests(task: Task, sandbox: Sandbox, phase: VerifierPhase) -> None:
+    """Upload the tests, a step's own over those that all steps share, unless the image holds them."""
+    if phase.bundled:
+        if await sandbox.exists(_SCRIPT):
+            await _as_root(sandbox, "chmod", "a+rx", _SCRIPT)
+        return
+    for folder in (phase.shared_tests_dir, phase.tests_dir):
+        if folder is not None:
+            async with selected(folder, task.path) as files:
+                await sandbox.upload(files, TESTS)
+    script = await asyncio.to_thread(phase.script.read_bytes)
+    await sandbox.write_file(_SCRIPT, script, mode=0o755)
 
 
 async def _open_folder(sandbox: Sandbox, path: str) -> None:
@@ -174,7 +218,9 @@ async def _open_to(sandbox: Sandbox, user: str) -> None:
         await _as_root(sandbox, "chmod", "-R", "a+rX", TESTS)
 
 
-async def _command(task: Task, sandbox: Sandbox, env: Mapping[str, str], user: str) -> Command:
+async def _command(
+    sandbox: Sandbox, env: Mapping[str, str], user: str, workdir: str | None, limit_s: float
+) -> Command:
     """Let a shell start the script by its first line and catch all that it says."""
     shell = "/bin/bash" if await sandbox.exists("/bin/bash") else "/bin/sh"
     line = f"{_SCRIPT} > {VERIFIER_LOGS}/{TEST_OUTPUT} 2>&1"
@@ -182,12 +228,12 @@ async def _command(task: Task, sandbox: Sandbox, env: Mapping[str, str], user: s
         argv=(shell, "-c", line),
         env=env,
         user=user,
-        cwd=task.environment.workdir,
-        timeout_s=task.verifier.timeout_s,
+        cwd=workdir,
+        timeout_s=limit_s,
     )
 
 
-def _raise_if_not_run(task: Task, completed: Completed) -> None:
+def _raise_if_not_run(phase: VerifierPhase, completed: Completed) -> None:
     if completed.reason is EndReason.SANDBOX_LOST:
         raise SandboxLost(completed.message or None)
     if completed.reason is EndReason.CANCELLED:
@@ -196,7 +242,7 @@ def _raise_if_not_run(task: Task, completed: Completed) -> None:
         raise VerifierFailed(
             f"the verifier could not be started: {completed.message or 'no reason given'}",
             hint="an image needs /bin/sh, the verifier's user and the working directory",
-            where=str(task.verifier.script),
+            where=str(phase.script),
         )
 
 

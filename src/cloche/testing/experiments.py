@@ -19,6 +19,7 @@ import pytest
 from cloche.agents.base import ModelEndpoint
 from cloche.core.retry import RetryPolicy
 from cloche.experiment.images import store_images
+from cloche.experiment.limits import TimeoutRules
 from cloche.experiment.plan import ModelChoice, Plan, Price, make_plan
 from cloche.experiment.runner import Watch
 from cloche.experiment.session import Ending, Session
@@ -113,7 +114,8 @@ def make_task(tmp_path: Path) -> MakeTask:
     """Return a function that makes a task: what a test changes about a good one.
 
     ``solve`` and ``test`` are the scripts of the solution and the verifier, ``agent_s`` and
-    ``verifier_s`` their limits, ``toml`` is added to ``task.toml``.
+    ``verifier_s`` their limits, ``toml`` is added to ``task.toml`` and ``top`` stands at its beginning;
+    ``files`` adds files or, with ``None``, leaves them out.
     """
 
     def make(
@@ -125,15 +127,16 @@ def make_task(tmp_path: Path) -> MakeTask:
         verifier_s: float = 30.0,
         environment: str = f'docker_image = "{IMAGE}"',
         toml: str = "",
-        files: Mapping[str, str] | None = None,
+        top: str = "",
+        files: Mapping[str, str | None] | None = None,
     ) -> Path:
         folder = tmp_path / "tasks" / name
         config = (
-            f'schema_version = "1.4"\n[agent]\ntimeout_sec = {agent_s}\n'
+            f'schema_version = "1.4"\n{top}\n[agent]\ntimeout_sec = {agent_s}\n'
             f"[verifier]\ntimeout_sec = {verifier_s}\n"
             f'[environment]\nmemory_mb = 256\nnetwork_mode = "no-network"\n{environment}\n{toml}\n'
         )
-        wanted = {
+        wanted: dict[str, str | None] = {
             "task.toml": config,
             "instruction.md": f"Do the task {name}.\n",
             "tests/test.sh": test,
@@ -141,8 +144,9 @@ def make_task(tmp_path: Path) -> MakeTask:
             **(files or {}),
         }
         for path, text in wanted.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
+            if text is not None:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_text(text)
         return folder
 
     return make
@@ -168,7 +172,9 @@ class Lab:
         prices: Mapping[str, Price] | None = None,
         environ: Mapping[str, str] | None = None,
         retries: int = 1,
-        **more: int,
+        concurrency: int = 4,
+        repeats: int = 1,
+        limits: TimeoutRules | None = None,
     ) -> Ending:
         """Run tasks and return the ending."""
         choices = [
@@ -182,10 +188,11 @@ class Lab:
             find_tasks(paths),
             agents,
             choices,
-            concurrency=more.pop("concurrency", 4),
+            concurrency=concurrency,
+            repeats=repeats,
+            limits=limits,
             retry=RetryPolicy(retries=retries, first_wait_s=0.0),
             environ=environ or {},
-            **more,
         )
         prepare = store_images(self.installation.store)
         session = Session(plan, self.folder, self.driver, prepare, environ=environ or {})

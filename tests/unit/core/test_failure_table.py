@@ -41,7 +41,7 @@ HARBOR_VALID = {
     "ContentPolicyViolationError",
 }
 # findings about a task that do not keep it from running
-DOUBTS = {"plan/storage_not_enforced", "task/no_effect", "task/unknown_key"}
+DOUBTS = {"plan/storage_not_enforced", "task/deadlines", "task/no_effect", "task/overlap", "task/unknown_key"}
 
 
 def test_codes_are_unique_and_say_their_domain() -> None:

@@ -17,8 +17,10 @@ from cloche.agents.base import Agent, AgentContext
 from cloche.agents.errors import ContextExceeded, ModelRateLimited, StepLimitReached
 from cloche.core.errors import Domain, InfraError, InvalidInput, NotFound, SandboxLost
 from cloche.core.outcome import AttemptOutcome
-from cloche.experiment import attempt as attempt_module
+from cloche.experiment import grading as grading_module
+from cloche.experiment import services as services_module
 from cloche.experiment.attempt import Attempt, Bench
+from cloche.experiment.limits import TimeoutRules
 from cloche.experiment.plan import Plan, PlannedTrial
 from cloche.experiment.record.export import Job
 from cloche.experiment.record.files import RecordError
@@ -82,7 +84,7 @@ class Bed:
         trial = PlannedTrial(
             name="t-k1", label=self.task.name, task=self.task, agent=agent, model=None, repeat=1
         )
-        plan = Plan(trials=(trial,), timeout_multiplier=self.multiplier)
+        plan = Plan(trials=(trial,), limits=TimeoutRules(multiplier=self.multiplier))
         job = Job(id=UUID(int=3), folder=self.folder, plan=plan)
         bench = Bench(driver=self.driver, job=job, scrubber=Scrubber({"KEY": "canary-canary"}), environ={})
         return Attempt(bench, trial, self.task, IMAGE, number)
@@ -228,7 +230,7 @@ async def test_a_sandbox_that_does_not_come_up_in_time_is_deleted_by_its_id(
 async def test_processes_that_cannot_be_ended_keep_the_verifier_from_running(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_module, "KILL_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(services_module, "KILL_TIMEOUT_S", 0.02)
 
     async def immortal(sandbox: Any) -> None:
         await asyncio.sleep(0)
@@ -244,7 +246,7 @@ async def test_processes_that_cannot_be_ended_keep_the_verifier_from_running(
 async def test_a_verifier_call_that_does_not_come_back_is_ended(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_module, "VERIFIER_SLACK_S", 0.0)
+    monkeypatch.setattr(grading_module, "VERIFIER_SLACK_S", 0.0)
     bed.driver.during_run = _hangs
     bed.multiplier = 0.002
     outcome = await bed.run()

@@ -12,7 +12,7 @@ import pytest
 
 from cloche.core.errors import InfraError, NotFound, SandboxLost
 from cloche.experiment import collect as collect_module
-from cloche.experiment.collect import TooMuch, collect, fetch, measure
+from cloche.experiment.collect import Evidence, Excluded, TooMuch, collect, fetch, measure
 from cloche.experiment.record.trial import TrialFolder
 from cloche.sandbox.handle import FileInfo, FileKind, Sandbox
 
@@ -34,6 +34,11 @@ class Tree:
         if path not in self.folders:
             raise NotFound(path)
         return self.folders[path]
+
+    async def stat(self, path: str) -> FileInfo:
+        if path not in self.folders:
+            raise NotFound(path)
+        return _entry(path, FileKind.FOLDER)
 
     async def download(self, source: str, target: Path, *, limit_bytes: int = 0) -> list[FileInfo]:
         if self.broken is not None:
@@ -57,7 +62,8 @@ async def test_files_and_bytes_are_counted_through_folders_and_links_are_not_fol
             "/x/d": [_entry("/x/d/b", size_bytes=5)],
         }
     )
-    assert await measure(_sandbox(tree), "/x") == (4, 15)
+    found = await measure(_sandbox(tree), "/x")
+    assert [entry.path for entry in found] == ["/x/a", "/x/d", "/x/l", "/x/d/b"]
 
 
 @pytest.mark.parametrize(("bound", "value"), [("FILES_MAX", 3), ("BYTES_MAX", 40), ("DEPTH_MAX", 2)])
@@ -119,7 +125,7 @@ async def test_the_manifest_has_harbors_shape(tmp_path: Path) -> None:
     folder = TrialFolder(tmp_path / "t")
     folder.artifacts_dir.mkdir(parents=True)
     tree: Any = Tree({"/logs/agent": [], "/logs/artifacts": [_entry("/logs/artifacts/a")]})
-    await collect(_sandbox(tree), folder, lambda _line: None)
+    await collect(_sandbox(tree), folder, lambda _line: None, Evidence(workdir="/"))
     assert json.loads((folder.artifacts_dir / "manifest.json").read_text()) == [
         {
             "source": "/logs/artifacts",
@@ -130,3 +136,36 @@ async def test_the_manifest_has_harbors_shape(tmp_path: Path) -> None:
             "exclude": [],
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "path", "left_out"),
+    [
+        (["*.pyc"], "a/b/c.pyc", True),
+        (["*.pyc"], "a/b/c.py", False),
+        (["cache"], "cache", True),
+        (["cache"], "a/cache", True),
+        (["cache"], "mycache", False),
+        (["./cache"], "cache", True),
+        (["./cache"], "a/cache", False),
+        (["a/*"], "a/b/c", True),
+        (["cache/"], "a/cache", True),
+        (["[ab]?"], "x/a1", True),
+        ([], "x", False),
+    ],
+)
+def test_patterns_leave_out_what_tar_would(patterns: list[str], path: str, left_out: bool) -> None:
+    assert Excluded(patterns).matches(path) is left_out
+
+
+async def test_what_is_left_out_counts_for_no_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(collect_module, "FILES_MAX", 2)
+    tree = Tree(
+        {
+            "/x": [_entry("/x/a"), _entry("/x/big", FileKind.FOLDER)],
+            "/x/big": [_entry(f"/x/big/{index}") for index in range(100)],
+        }
+    )
+    lines: list[str] = []
+    assert await fetch(_sandbox(tree), "/x", tmp_path / "to", lines.append, Excluded(["big"])) == "ok"
+    assert tree.fetched == ["/x/a"]

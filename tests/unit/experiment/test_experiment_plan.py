@@ -11,7 +11,8 @@ import pytest
 from cloche.agents.base import ModelEndpoint
 from cloche.core.errors import Domain, InvalidInput
 from cloche.core.outcome import Usage
-from cloche.experiment.plan import ModelChoice, Price, labels, make_plan, timeouts, with_timeouts
+from cloche.experiment.limits import timeouts
+from cloche.experiment.plan import ModelChoice, Price, labels, make_plan
 from cloche.tasks import BrokenTask, Task, find_tasks, load_task
 
 MakeTask = Callable[..., Path]
@@ -105,8 +106,6 @@ def test_time_limits_are_multiplied(task: Task) -> None:
     limits = timeouts(task, 2.0)
     assert (limits.agent_s, limits.verifier_s, limits.setup_s) == (60.0, 40.0, 720.0)
     assert limits.total_s == 60.0 + 40.0 + 720.0 + limits.start_s
-    assert with_timeouts(task, 2.0).verifier.timeout_s == 40.0
-    assert with_timeouts(task, 1.0) is task
 
 
 def test_an_agent_without_limit_has_none(make_task: MakeTask) -> None:

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloche.cli import run as run_module
 from cloche.cli.run import Options, _folder, _models, parse_price
 from cloche.core.errors import ImageError, InvalidInput
 from cloche.experiment import images as images_module
 from cloche.experiment.images import BUILDS_AT_ONCE, store_images
+from cloche.experiment.limits import PhaseRule
 from cloche.sandbox.images import BuildRequest, ImageStore
 from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import PreparedImage
@@ -36,6 +38,7 @@ def _options(**more: object) -> Options:
         "out": None,
         "retries": 1,
         "timeout_multiplier": 1.0,
+        "limits": {},
         "prices": (),
         "quiet": False,
         "json": False,
@@ -139,3 +142,29 @@ async def test_few_builds_at_a_time_each_with_its_limit(
     await asyncio.gather(*builds)
     assert {request.timeout_s for request in seen} == {33.0}
     assert {request.context for request in seen} == {task.path / "environment"}
+
+
+def test_limits_of_phases_come_from_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Options] = []
+
+    def note(options: Options) -> int:
+        seen.append(options)
+        return 0
+
+    monkeypatch.setattr(run_module, "_run", note)
+    arguments = [
+        "x",
+        "-a",
+        "nop",
+        "--timeout-multiplier",
+        "2",
+        "--agent-timeout",
+        "5m",
+        "--agent-timeout-max",
+    ]
+    run_module.run.main([*arguments, "1h", "--verifier-multiplier", "0.5"], standalone_mode=False)
+    rules = run_module._limits(seen[0])
+    assert rules.multiplier == 2.0
+    assert rules.agent == PhaseRule(override_s=300.0, max_s=3600.0)
+    assert rules.verifier == PhaseRule(multiplier=0.5)
+    assert rules.start == rules.setup == PhaseRule()

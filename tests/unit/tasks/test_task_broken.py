@@ -336,6 +336,17 @@ KEYS = st.sampled_from(
         "environment_mode",
         "allow_internet",
         "keywords",
+        "steps",
+        "artifacts",
+        "name",
+        "min_reward",
+        "source",
+        "destination",
+        "exclude",
+        "service",
+        "command",
+        "retries",
+        "start_period_sec",
     ]
 )
 VALUES = st.recursive(

@@ -96,3 +96,32 @@ def test_show_of_nothing_is_an_error_with_a_hint(tmp_path: Path, capsys: pytest.
     assert (status, out) == (2, "")
     assert "there is no task in" in err
     assert "hint: a task is a folder with a task.toml" in err
+
+
+def test_show_tells_steps_artifacts_and_who_grades(
+    make_task: MakeTask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toml = (
+        'artifacts = [{ source = "/out", destination = "kept" }]\n'
+        '[environment.healthcheck]\ncommand = "probe it"\n[verifier]\nenvironment_mode = "separate"\n'
+        '[[steps]]\nname = "one"\nmin_reward = 0.5\n[[steps]]\nname = "two"\n'
+        '[steps.agent]\ntimeout_sec = 9\n[steps.verifier]\nenvironment_mode = "shared"\n'
+    )
+    files = {"instruction.md": None, "steps/one/instruction.md": "1", "steps/two/instruction.md": "2"}
+    folder = str(make_task(toml, files))
+    status, out, _ = call(capsys, "show", folder)
+    assert status == 0
+    for part in (
+        "health    probe it",
+        "artifact  /out → artifacts/kept",
+        "step      one · agent without time limit · verifier 600 s · graded apart · goes on from reward 0.5",
+        "step      two · agent 9 s · verifier 600 s",
+        "solution  solution/solve.sh, solution/solve.sh",
+    ):
+        assert part in out
+    record = json.loads(call(capsys, "show", "--json", folder)[1])
+    assert [(step["name"], step["verifier"]["separate"]) for step in record["steps"]] == [
+        ("one", True),
+        ("two", False),
+    ]
+    assert record["artifacts"] == ["/out"]

@@ -137,10 +137,7 @@ def test_known_versions_run(make_task: MakeTask, key: str, version: str) -> None
 
 REFUSED = {
     "plan/schema_version": ('schema_version = "2.0"\n', 1),
-    "plan/multi_step": ('[[steps]]\nname = "one"\n', 1),
-    "plan/artifacts": ('artifacts = ["/app/out"]\n', 1),
-    "plan/separate_verifier": ('[verifier]\nenvironment_mode = "separate"\n', 2),
-    "plan/collect": ('[[verifier.collect]]\ncommand = "true"\n', 1),
+    "plan/service": ('[[verifier.collect]]\ncommand = "true"\nservice = "db"\n', 3),
     "plan/network_allowlist": (
         '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.example"]\n',
         2,
@@ -150,8 +147,10 @@ REFUSED = {
     "plan/tpu": ('[environment]\ntpu = { type = "v4", topology = "2x2" }\n', 2),
     "plan/windows": ('[environment]\nos = "Windows"\n', 2),
     "plan/mcp_servers": ('[[environment.mcp_servers]]\nname = "x"\nurl = "http://mcp.example"\n', 1),
-    "plan/skills": ('[environment]\nskills_dir = "/skills"\n', 2),
-    "plan/healthcheck": ('[environment]\n[environment.healthcheck]\ncommand = "true"\n', 2),
+    "plan/deadlines": (
+        '[environment]\n[environment.healthcheck]\ncommand = "true"\nstart_period_sec = 600\n',
+        2,
+    ),
 }
 
 
@@ -164,27 +163,17 @@ def test_what_cannot_be_executed_is_refused_with_its_line(make_task: MakeTask, c
     assert found[0].where.endswith(f"sample/task.toml:{line + 1}")
 
 
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        ("plan/compose", "environment/docker-compose.yaml"),
-        ("plan/trajectory", "trajectory.json"),
-        ("plan/ignore_file", "tests/.harborignore"),
-        ("plan/ignore_file", "solution/.harborignore"),
-    ],
-)
-def test_files_that_cannot_be_honoured_are_refused(make_task: MakeTask, code: str, name: str) -> None:
-    found = refusals(load_task(make_task(files={name: "x\n"})), {})
-    assert [refusal.code for refusal in found] == [code]
-    assert found[0].where.endswith(name)
+def test_an_earlier_conversation_is_refused(make_task: MakeTask) -> None:
+    found = refusals(load_task(make_task(files={"trajectory.json": "{}"})), {})
+    assert [refusal.code for refusal in found] == ["plan/trajectory"]
+    assert found[0].where.endswith("trajectory.json")
 
 
 def test_everything_that_is_refused_is_told_at_once(make_task: MakeTask) -> None:
-    toml = '[environment]\ngpus = 2\nos = "windows"\nnetwork_mode = "allowlist"\n[[steps]]\nname = "a"\n'
-    task = load_task(make_task(toml, {"tests/test.sh": None, "tests/test.bat": "x", "instruction.md": None}))
+    toml = '[environment]\ngpus = 2\nos = "windows"\nnetwork_mode = "allowlist"\n'
+    task = load_task(make_task(toml, {"tests/test.sh": None, "tests/test.bat": "x"}))
     assert sorted(refusal.code for refusal in task.refused) == [
         "plan/gpu",
-        "plan/multi_step",
         "plan/network_allowlist",
         "plan/windows",
     ]
@@ -242,7 +231,9 @@ def test_an_unknown_key_is_a_doubt_with_the_nearest_known_one(
         ('multi_step_reward_strategy = "mean"\n', {}, "task/no_effect"),
         ('[environment]\ndocker_image = "debian:12"\n', {}, "task/no_effect"),
         ('[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\ncpus = 1\n', {}, "task/no_effect"),
-        ("", {".gitignore": "*.log\n"}, "task/digest"),
+        ("", {"steps/one/instruction.md": "x"}, "task/no_effect"),
+        ('artifacts = ["/a", { source = "/b", destination = "a/b" }]\n', {}, "task/overlap"),
+        ('[environment.healthcheck]\ncommand = "x"\ninterval_sec = 200\n', {}, "task/deadlines"),
         ('[environment]\nstorage = "1G"\n', {}, "plan/storage_not_enforced"),
     ],
 )

@@ -6,6 +6,7 @@ ended. Must never hold a credential: an endpoint is recorded without user, passw
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -14,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from cloche.core.errors import Domain
 from cloche.core.failures import FAILURES, UNKNOWN, Failure
-from cloche.core.outcome import AttemptOutcome, Span, Usage
+from cloche.core.outcome import AttemptOutcome, Span, StepOutcome, Usage
 
 
 class _Ours(BaseModel):
@@ -47,14 +48,29 @@ class SpanRecord(_Ours):
     finished_at: AwareDatetime
 
 
+class StepRecord(_Ours):
+    """What one step came to; the fields mean what they mean in ``AttemptRecord``."""
+
+    name: str
+    failure: FailureRecord | None = None
+    rewards: dict[str, float] | None = None
+    usage: UsageRecord | None = None
+    steps: int | None = None
+    phases: dict[str, SpanRecord] = Field(default_factory=dict)
+
+
 class SettingRecord(_Ours):
-    """What the attempt ran in: limits are those that were asked of the driver, ``None`` is no limit."""
+    """What the attempt ran in: limits are those that were asked of the driver, ``None`` is no limit.
+
+    ``network_stated`` is false where the task says nothing about its network and the default holds.
+    """
 
     driver: str = ""
     isolation: str = ""
     image: str = ""
     image_digest: str = ""
     network: str = ""
+    network_stated: bool | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
     pids: int | None = None
@@ -86,6 +102,7 @@ class AttemptRecord(_Ours):
     usage: UsageRecord | None = None
     steps: int | None = None
     phases: dict[str, SpanRecord] = Field(default_factory=dict)
+    step_outcomes: list[StepRecord] = Field(default_factory=list)
     setting: SettingRecord = Field(default_factory=SettingRecord)
     command_ends: dict[str, int] = Field(default_factory=dict)
     sandbox_deleted: bool | None = None
@@ -121,27 +138,65 @@ def stored_failure(record: FailureRecord | None) -> Failure | None:
     return Failure(kind=kind, message=record.message, retry_after_s=record.retry_after_s)
 
 
+def _usage_record(usage: Usage | None) -> UsageRecord | None:
+    if usage is None:
+        return None
+    return UsageRecord(
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
+        cost_usd=usage.cost_usd,
+        model_calls=usage.model_calls,
+    )
+
+
+def _phase_records(phases: Mapping[str, Span]) -> dict[str, SpanRecord]:
+    return {
+        name: SpanRecord(started_at=when(span.started_at), finished_at=when(span.finished_at))
+        for name, span in phases.items()
+    }
+
+
+def _phases(records: Mapping[str, SpanRecord]) -> dict[str, Span]:
+    return {
+        name: Span(span.started_at.timestamp(), span.finished_at.timestamp())
+        for name, span in records.items()
+    }
+
+
+def _step_record(step: StepOutcome) -> StepRecord:
+    return StepRecord(
+        name=step.name,
+        failure=failure_record(step.failure) if step.failure else None,
+        rewards=dict(step.rewards) if step.rewards is not None else None,
+        usage=_usage_record(step.usage),
+        steps=step.steps,
+        phases=_phase_records(step.phases),
+    )
+
+
+def _step_outcome(record: StepRecord) -> StepOutcome:
+    return StepOutcome(
+        name=record.name,
+        failure=stored_failure(record.failure),
+        rewards=record.rewards,
+        usage=Usage(**record.usage.model_dump()) if record.usage else None,
+        steps=record.steps,
+        phases=_phases(record.phases),
+    )
+
+
 def fill(record: AttemptRecord, outcome: AttemptOutcome) -> AttemptRecord:
     """Return the record of an attempt that has ended."""
-    usage = outcome.usage
     changes: dict[str, Any] = {
         "finished_at": when(outcome.finished_at),
         "sandbox_id": outcome.sandbox_id,
         "failure": failure_record(outcome.failure) if outcome.failure else None,
         "rewards": dict(outcome.rewards) if outcome.rewards is not None else None,
         "steps": outcome.steps,
-        "usage": usage
-        and UsageRecord(
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens,
-            cost_usd=usage.cost_usd,
-            model_calls=usage.model_calls,
-        ),
-        "phases": {
-            name: SpanRecord(started_at=when(span.started_at), finished_at=when(span.finished_at))
-            for name, span in outcome.phases.items()
-        },
+        "usage": _usage_record(outcome.usage),
+        "phases": _phase_records(outcome.phases),
+        "step_outcomes": [_step_record(step) for step in outcome.step_outcomes],
     }
     return record.model_copy(update=changes)
 
@@ -161,10 +216,8 @@ def outcome_of(record: AttemptRecord) -> AttemptOutcome:
         rewards=record.rewards if record.finished_at else None,
         usage=Usage(**record.usage.model_dump()) if record.usage else None,
         steps=record.steps,
-        phases={
-            name: Span(span.started_at.timestamp(), span.finished_at.timestamp())
-            for name, span in record.phases.items()
-        },
+        phases=_phases(record.phases),
+        step_outcomes=tuple(_step_outcome(step) for step in record.step_outcomes),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any, Literal
 from uuid import UUID, uuid5
 
 from cloche.core.failures import FAILURES, Failure
@@ -34,6 +35,7 @@ from cloche.experiment.record.shapes import (
     ModelUsage,
     RetryConfig,
     Shape,
+    StepResult,
     TaskConfig,
     TaskLock,
     Timing,
@@ -67,16 +69,39 @@ def dump(shape: Shape) -> dict[str, object]:
     return shape.model_dump(mode="json", exclude_none=isinstance(shape, TrialLock | JobLock))
 
 
-def _agent_config(agent: str, model: ModelChoice | None) -> AgentConfig:
-    if model is None:
-        return AgentConfig(name=agent)
-    return AgentConfig(
+def _agent_config(job: Job, agent: str, model: ModelChoice | None) -> AgentConfig:
+    limits = job.plan.limits
+    times = AgentConfig(
         name=agent,
+        override_timeout_sec=limits.agent.override_s,
+        override_setup_timeout_sec=limits.setup.override_s,
+        max_timeout_sec=limits.agent.max_s,
+    )
+    if model is None:
+        return times
+    return AgentConfig(
+        **times.model_dump(exclude_unset=True),
         model_name=model.name,
         base_url=public_url(model.endpoint.base_url),
         model_api_key_name=model.endpoint.api_key_env,
         model_api_format="openai_chat_completions",
     )
+
+
+def _verifier_config(job: Job) -> VerifierConfig:
+    rule = job.plan.limits.verifier
+    return VerifierConfig(override_timeout_sec=rule.override_s, max_timeout_sec=rule.max_s)
+
+
+def _multipliers(job: Job) -> dict[str, Any]:
+    limits = job.plan.limits
+    return {
+        "timeout_multiplier": limits.multiplier,
+        "agent_timeout_multiplier": limits.agent.multiplier,
+        "verifier_timeout_multiplier": limits.verifier.multiplier,
+        "agent_setup_timeout_multiplier": limits.setup.multiplier,
+        "environment_build_timeout_multiplier": limits.start.multiplier,
+    }
 
 
 def _environment_config() -> EnvironmentConfig:
@@ -105,10 +130,10 @@ def trial_config(job: Job, trial: PlannedTrial) -> TrialConfig:
         task=_task_config(trial),
         trial_name=trial.name,
         trials_dir=str(job.folder),
-        timeout_multiplier=job.plan.timeout_multiplier,
-        agent=_agent_config(trial.agent.name, trial.model),
+        **_multipliers(job),
+        agent=_agent_config(job, trial.agent.name, trial.model),
         environment=_environment_config(),
-        verifier=VerifierConfig(),
+        verifier=_verifier_config(job),
         job_id=job.id,
     )
 
@@ -123,11 +148,34 @@ def trial_lock(job: Job, trial: PlannedTrial) -> TrialLock:
             source=task.source if task else None,
             path=str(task.path) if task else None,
         ),
-        timeout_multiplier=job.plan.timeout_multiplier,
-        agent=_agent_config(trial.agent.name, trial.model),
+        **_multipliers(job),
+        agent=_agent_config(job, trial.agent.name, trial.model),
         environment=_environment_config(),
-        verifier=VerifierLock(environment_mode="shared"),
+        verifier=VerifierLock(**_verifier_config(job).model_dump(), environment_mode=_mode(trial)),
     )
+
+
+def _mode(trial: PlannedTrial) -> Literal["shared", "separate"] | None:
+    """Return where the verifier runs; each step of a task in steps has its own, which Harbor leaves out."""
+    if trial.task is None or trial.task.steps:
+        return None if trial.task else "shared"
+    return "separate" if trial.task.verifier.separate else "shared"
+
+
+def _step_results(trial: PlannedTrial, attempt: AttemptOutcome) -> list[StepResult] | None:
+    if trial.task is None or not trial.task.steps:
+        return None
+    return [
+        StepResult(
+            step_name=step.name,
+            agent_result=_agent_result(step.usage, trial.model_name),
+            verifier_result=None if step.rewards is None else VerifierResult(rewards=dict(step.rewards)),
+            exception_info=exception_info(step.failure, attempt.finished_at) if step.failure else None,
+            agent_execution=_timing(step.phases.get("agent_execution")),
+            verifier=_timing(step.phases.get("verifier")),
+        )
+        for step in attempt.step_outcomes
+    ]
 
 
 def job_config(job: Job) -> JobConfig:
@@ -138,12 +186,12 @@ def job_config(job: Job) -> JobConfig:
         job_name=job.folder.name,
         jobs_dir=str(job.folder.parent),
         n_attempts=job.plan.repeats,
-        timeout_multiplier=job.plan.timeout_multiplier,
+        **_multipliers(job),
         n_concurrent_trials=job.plan.concurrency,
         retry=_retry_config(job.plan.retry),
         environment=_environment_config(),
-        verifier=VerifierConfig(),
-        agents=[_agent_config(trial.agent.name, trial.model) for trial in agents.values()],
+        verifier=_verifier_config(job),
+        agents=[_agent_config(job, trial.agent.name, trial.model) for trial in agents.values()],
         tasks=[_task_config(trial) for trial in tasks.values()],
     )
 
@@ -219,7 +267,7 @@ def trial_result(job: Job, trial: PlannedTrial, attempt: AttemptOutcome) -> Tria
         ),
         agent_result=_agent_result(attempt.usage, model),
         verifier_result=None if attempt.rewards is None else VerifierResult(rewards=dict(attempt.rewards)),
-        verifier_environment_mode="shared",
+        verifier_environment_mode=_mode(trial),
         exception_info=exception_info(attempt.failure, attempt.finished_at) if attempt.failure else None,
         started_at=when(attempt.started_at),
         finished_at=when(attempt.finished_at),
@@ -227,6 +275,7 @@ def trial_result(job: Job, trial: PlannedTrial, attempt: AttemptOutcome) -> Tria
         agent_setup=spans["agent_setup"],
         agent_execution=spans["agent_execution"],
         verifier=spans["verifier"],
+        step_results=_step_results(trial, attempt),
         reward_valid=attempt.graded,
     )
 

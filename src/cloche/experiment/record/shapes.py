@@ -287,6 +287,17 @@ class LocalTaskId(Shape):
     path: str
 
 
+class StepResult(Shape):
+    """What one step of a task in steps came to."""
+
+    step_name: str
+    agent_result: AgentResult | None = None
+    verifier_result: VerifierResult | None = None
+    exception_info: ExceptionInfo | None = None
+    agent_execution: Timing | None = None
+    verifier: Timing | None = None
+
+
 class TrialResult(Shape):
     """``<trial>/result.json``."""
 
@@ -310,7 +321,7 @@ class TrialResult(Shape):
     agent_setup: Timing | None = None
     agent_execution: Timing | None = None
     verifier: Timing | None = None
-    step_results: None = None
+    step_results: list[StepResult] | None = None
     reward_valid: bool
 
 

@@ -49,10 +49,18 @@ class TrialFolder:
         """What the task was to produce, and the list of it."""
         return self.path / "artifacts"
 
-    def begin(self, record: AttemptRecord, files: dict[str, object]) -> None:
-        """Make the folders of a new attempt, with its record and Harbor's files of the plan."""
+    def step(self, name: str) -> TrialFolder:
+        """Return the folder of one step, which has the same three folders in it."""
+        return TrialFolder(self.path / "steps" / name)
+
+    def make(self) -> None:
+        """Make the folder and the three in it; those that are there stay."""
         for folder in (self.path, self.agent_dir, self.verifier_dir, self.artifacts_dir):
             make_folder(folder)
+
+    def begin(self, record: AttemptRecord, files: dict[str, object]) -> None:
+        """Make the folders of a new attempt, with its record and Harbor's files of the plan."""
+        self.make()
         for name, value in files.items():
             write_json(self.path / name, value)
         self.write_attempt(record)

@@ -1,0 +1,208 @@
+"""The tables ``[environment]`` and ``[verifier.environment]``: image, limits, network, health.
+
+What is asked for and cannot be had is refused by name. Must never touch the file system.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from cloche.tasks.fields import Table
+from cloche.tasks.model import Env, Healthcheck, TaskNetwork
+
+BUILD_TIMEOUT_S = 600.0
+NETWORKS = tuple(mode.value for mode in TaskNetwork)
+
+_MIB = 1 << 20
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([GMK])", re.IGNORECASE)
+_SIZE_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
+_TRANSPORTS = ("stdio", "sse", "streamable-http", "http")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentFields:
+    """The fields of an environment, before the folder has been looked at."""
+
+    docker_image: str | None = None
+    build_timeout_s: float = BUILD_TIMEOUT_S
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    storage_bytes: int | None = None
+    env: Env = field(default_factory=dict)
+    workdir: str | None = None
+    skills_dir: str | None = None
+    healthcheck: Healthcheck | None = None
+    network: TaskNetwork = TaskNetwork.PUBLIC
+    network_stated: bool = False
+    windows: bool = False
+
+
+def read_environment(table: Table) -> EnvironmentFields:
+    """Read one environment."""
+    network, stated = _network(table)
+    _refuse_devices(table)
+    _refuse_servers(table)
+    storage = _megabytes(table, "storage_mb", "storage")
+    if storage is not None:
+        key = "storage_mb" if "storage_mb" in table else "storage"
+        message = f"`{table.name(key)}` is recorded and not enforced: there are no disk limits here yet"
+        table.doubt(key, "plan/storage_not_enforced", message)
+    build_timeout_s = table.number("build_timeout_sec") or BUILD_TIMEOUT_S
+    return EnvironmentFields(
+        docker_image=_image(table),
+        build_timeout_s=build_timeout_s,
+        cpus=table.number("cpus"),
+        memory_bytes=_megabytes(table, "memory_mb", "memory"),
+        storage_bytes=storage,
+        env=table.env("env"),
+        workdir=_workdir(table),
+        skills_dir=_skills(table),
+        healthcheck=read_healthcheck(table, build_timeout_s),
+        network=network,
+        network_stated=stated,
+        windows=_windows(table),
+    )
+
+
+def read_healthcheck(table: Table, limit_s: float) -> Healthcheck | None:
+    """Read ``healthcheck`` of an environment or a step, which has to be ready within ``limit_s``."""
+    if not table.raw("healthcheck"):
+        return None
+    check = table.table("healthcheck", _healthcheck)
+    if check is None:
+        return None
+    path = f"{table.name('healthcheck')}.start_period_sec"
+    if check.start_period_s >= limit_s:
+        message = (
+            f"`{path}` is {check.start_period_s:g} s, but all of it must be ready within {limit_s:g} s"
+            " (`build_timeout_sec`)"
+        )
+        hint = "raise build_timeout_sec, or shorten the start period"
+        table.refuse("healthcheck", "plan/deadlines", message, hint)
+    else:
+        longest_s = check.start_period_s + check.retries * (check.timeout_s + check.interval_s)
+        if longest_s > limit_s:
+            message = (
+                f"a healthcheck that fails takes up to {longest_s:g} s and is cut off after {limit_s:g} s"
+            )
+            table.doubt("healthcheck", "task/deadlines", message, "raise build_timeout_sec")
+    return check
+
+
+def _healthcheck(table: Table) -> Healthcheck | None:
+    command = table.text("command")
+    retries = table.integer("retries", most=1_000_000)
+    start_period_s = table.number("start_period_sec", above=0.0, or_equal=True)
+    times = {
+        "interval_s": table.number("interval_sec"),
+        "timeout_s": table.number("timeout_sec"),
+        "start_interval_s": table.number("start_interval_sec"),
+    }
+    if command is None or not command.strip():
+        if "command" not in table or command is not None:
+            table.broken("command", "task/value", "is missing: a healthcheck needs a command")
+        return None
+    known = {name: value for name, value in times.items() if value is not None}
+    return Healthcheck(
+        command=command,
+        start_period_s=start_period_s or 0.0,
+        retries=retries or 3,
+        where=table.file,
+        **known,
+    )
+
+
+def _image(table: Table) -> str | None:
+    image = table.text("docker_image")
+    if image is not None and (not image.strip() or image != "".join(image.split())):
+        table.broken("docker_image", "task/value", "is not the name of an image")
+        return None
+    return image
+
+
+def _workdir(table: Table) -> str | None:
+    workdir = table.text("workdir")
+    if workdir is not None and not workdir.startswith("/"):
+        table.broken("workdir", "task/value", "must be an absolute path")
+        return None
+    return workdir
+
+
+def _skills(table: Table) -> str | None:
+    folder = table.text("skills_dir")
+    if folder is not None and not folder.strip("/ "):
+        table.broken("skills_dir", "task/value", "is not a folder of skills")
+        return None
+    return folder
+
+
+def _network(table: Table) -> tuple[TaskNetwork, bool]:
+    """Return the network mode and whether the task states one; the old ``allow_internet`` states it too."""
+    mode = table.choice("network_mode", NETWORKS)
+    hosts = table.texts("allowed_hosts")
+    internet = table.boolean("allow_internet")
+    if mode == TaskNetwork.ALLOWLIST:
+        message = "its network mode is `allowlist`, which cannot be enforced yet"
+        hint = 'set network_mode to "public" or "no-network" if the task can do with it'
+        table.refuse("network_mode", "plan/network_allowlist", message, hint)
+    elif hosts:
+        table.broken("allowed_hosts", "task/value", "is only valid with network_mode = `allowlist`")
+    if mode is not None:
+        return TaskNetwork(mode), True
+    if internet is not None:
+        return (TaskNetwork.PUBLIC if internet else TaskNetwork.NO_NETWORK), True
+    return TaskNetwork.PUBLIC, False
+
+
+def _windows(table: Table) -> bool:
+    windows = table.choice("os", ("linux", "windows"), fold=True) == "windows"
+    if windows:
+        table.refuse("os", "plan/windows", "it needs Windows, and sandboxes here are Linux")
+    return windows
+
+
+def _refuse_devices(table: Table) -> None:
+    gpus = table.integer("gpus", least=0, most=1 << 20)
+    kinds = table.texts("gpu_types")
+    if gpus or kinds:
+        message = "it asks for a GPU, which sandboxes do not have"
+        table.refuse("gpus" if gpus else "gpu_types", "plan/gpu", message)
+    if table.raw("tpu"):
+        table.refuse("tpu", "plan/tpu", "it asks for a TPU, which sandboxes do not have")
+
+
+def _refuse_servers(table: Table) -> None:
+    names = table.tables("mcp_servers", _server)
+    if names:
+        shown = ", ".join(f"`{name}`" for name in names if name) or "without a name"
+        message = f"it declares MCP servers ({shown}), which are not passed on to agents yet"
+        table.refuse("mcp_servers", "plan/mcp_servers", message)
+
+
+def _server(table: Table) -> str:
+    name = table.text("name")
+    if name is None and "name" not in table:
+        table.broken("name", "task/value", "is missing: an MCP server needs a name")
+    table.choice("transport", _TRANSPORTS)
+    for key in ("url", "command"):
+        table.text(key)
+    table.texts("args")
+    table.raw("headers")
+    return name or ""
+
+
+def _megabytes(table: Table, key: str, old: str) -> int | None:
+    """Return bytes from ``memory_mb = 512`` or the old ``memory = "2G"``; both must agree."""
+    megabytes = table.integer(key)
+    text = table.text(old)
+    if text is None:
+        return None if megabytes is None else megabytes * _MIB
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or (size := int(float(match[1]) * _SIZE_MB[match[2].upper()])) < 1:
+        table.broken(old, "task/value", "is not a size such as `512M` or `2G`")
+        return None
+    if megabytes not in {None, size}:
+        table.broken(old, "task/value", f"is {size} MB, but `{table.name(key)}` is {megabytes}")
+        return None
+    return size * _MIB
