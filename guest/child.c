@@ -143,7 +143,8 @@ _Noreturn void child_run(const struct launch *l)
         child_fail(l, "cannot enter the folder", l->cwd, errno);
     umask(022);
     take_identity(l);
-    signal(SIGPIPE, SIG_DFL);
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL); /* what started us may ignore some (nohup, a job in the background) */
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);

@@ -21,7 +21,9 @@ from cloche.tasks.verify import prepare_paths, verify
 from cloche.testing.model_server import ScriptedModelServer, load_scripts
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-TASKS = {task.path.name: task for task in find_tasks([EXAMPLES / "tasks"]) if isinstance(task, Task)}
+SCRIPTS = load_scripts(EXAMPLES / "scripts")
+SCRIPTED = {EXAMPLES / "tasks" / script.name for script in SCRIPTS}
+TASKS = {task.path.name: task for task in find_tasks(sorted(SCRIPTED)) if isinstance(task, Task)}
 SOLVED = {
     "scripted-a": {
         "big-file",

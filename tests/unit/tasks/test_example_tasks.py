@@ -38,7 +38,7 @@ def test_nothing_is_refused_or_doubted(name: str) -> None:
     assert task.doubts == ()
     assert task.full_name == f"cloche/{task.path.name}"
     assert task.schema_version == "1.4"
-    assert task.solution.script is not None
+    assert all(step.solution.script is not None for step in task.steps)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -77,8 +77,8 @@ def test_the_instruction_gives_no_answer_away(name: str) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_scripts_can_be_executed(name: str) -> None:
     task = TASKS[name]
-    assert task.solution.script is not None
-    for script in (task.verifier.script, task.solution.script):
+    for script in (part for step in task.steps for part in (step.verifier.script, step.solution.script)):
+        assert script is not None
         assert script.stat().st_mode & 0o111 == 0o111
         assert script.read_bytes().startswith(b"#!/bin/")
 
