@@ -19,12 +19,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from cloche.sandbox.drivers.local import LocalDriver
-from measure import Series, show, store
-from peers import Crun, Podman, allow_crun_on_hybrid_cgroups, floor, make_rootfs, repeat
-
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import Command, PreparedImage, Resources, SandboxSpec
+from measure import Series, show, store
+from peers import Crun, Podman, allow_crun_on_hybrid_cgroups, floor, make_rootfs, repeat
 
 LIMITS = Resources(cpus=1, memory_bytes=512 << 20, pids=512)
 TRUE = ("/bin/true",)

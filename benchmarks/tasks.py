@@ -14,9 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from measure import RESULTS, machine
-
 from cloche.tasks import find_tasks, refusals
+from measure import RESULTS, machine
 
 CONFIG = """\
 schema_version = "1.4"

@@ -142,6 +142,21 @@ def test_files_go_in_and_out(cli: Cli, sandbox: str, tmp_path: Path) -> None:
         assert (tmp_path / "back" / name).read_bytes() == (tree / name).read_bytes()
 
 
+def test_a_folder_is_copied_into_a_folder_that_is_there(cli: Cli, sandbox: str, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "leaf").write_text("green\n")
+    cli("sandbox", "cp", str(tmp_path / "tree"), f"{sandbox}:/tmp")
+    cli("sandbox", "cp", str(tmp_path / "tree" / "leaf"), f"{sandbox}:/tmp")
+    shown = cli("sandbox", "exec", sandbox, "--", "cat", "/tmp/tree/leaf", "/tmp/leaf").stdout
+    assert shown == b"green\ngreen\n"
+
+
+def test_a_shell_without_a_terminal_says_what_to_use(cli: Cli, sandbox: str) -> None:
+    done = cli("sandbox", "shell", sandbox, check=2)
+    assert b"needs a terminal" in done.stderr
+    assert b"exec -i" in done.stderr
+
+
 def test_a_listing_shows_it_and_removing_ends_it(cli: Cli) -> None:
     name = (
         cli("sandbox", "create", "busybox:1", "--name", "by-hand", "--label", "who=me")

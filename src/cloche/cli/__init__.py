@@ -6,14 +6,16 @@ so that ``cloche --help`` answers at once.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
 import sys
 from typing import Any
 
 import click
 
 from cloche import __version__
-from cloche.core.errors import ClocheError
+from cloche.core.errors import ClocheError, EnvironmentUnusable, UsageError
 
 _COMMANDS = {
     "dataset": ("cloche.cli.dataset:dataset", "Look at sets of tasks."),
@@ -40,6 +42,15 @@ class _LazyGroup(click.Group):
         module, _, attribute = entry[0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else "cloche --help lists the commands"
+            raise UsageError(f"there is no command {args[0]!r}", hint=hint)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -76,4 +87,14 @@ def main(arguments: list[str] | None = None) -> Any:
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has gone: no message can reach them
         status = 141
+    except PermissionError as error:
+        if os.geteuid() == 0:
+            raise
+        show_error(
+            EnvironmentUnusable(
+                f"cloche makes its sandboxes as root: {error.strerror}: {error.filename}",
+                hint="run the same command with sudo, or as root",
+            )
+        )
+        status = EnvironmentUnusable.exit_code
     sys.exit(status if isinstance(status, int) else 0)

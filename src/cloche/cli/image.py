@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,28 +114,23 @@ def build(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def ls(as_json: bool) -> None:
     """List the images of this machine."""
+    from cloche.cli.listing import print_rows
+
     rows = [
         {
             "name": item.name,
-            "digest": item.digest if as_json else item.digest.removeprefix("sha256:")[:12],
+            "digest": item.digest,
             "origin": item.origin,
             "size_bytes": item.size_bytes,
             "layers": item.layers,
             "created_at": item.created_at,
-            **({"details": dict(item.details)} if as_json else {}),
+            "details": dict(item.details),
         }
         for item in _store().list()
     ]
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row))
-        return
-    if not rows:
-        click.echo("none", err=True)
-        return
-    from cloche.cli.listing import table
-
-    click.echo(table(rows))
+    print_rows(
+        rows, as_json=as_json, short=("name", "digest", "origin", "size_bytes", "layers", "created_at")
+    )
 
 
 @image.command()

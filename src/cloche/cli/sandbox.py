@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -127,7 +126,11 @@ def exec_(
     tty: bool,
     timeout: float | None,
 ) -> None:
-    """Run a command in sandbox NAME; exits with the command's status."""
+    """Run a command in sandbox NAME; exits with the command's status.
+
+    Else with 128 + the signal that ended it, 124 when its time was up, 125 when it or the sandbox was ended
+    from outside, 127 when it could not be started, and 2 when there is no such sandbox.
+    """
     from cloche.cli.terminal import size
     from cloche.sandbox.spec import Command
 
@@ -148,6 +151,10 @@ def exec_(
 @click.option("-u", "--user", help="User to be.")
 def shell(name: str, user: str | None) -> None:
     """Open a shell in sandbox NAME, on a terminal of its own."""
+    if not sys.stdin.isatty():
+        raise InvalidInput(
+            "a shell needs a terminal, and standard input is none", hint=f"cloche sandbox exec -i {name} sh"
+        )
     from cloche.cli.terminal import size
     from cloche.sandbox.spec import Command
 
@@ -178,6 +185,7 @@ def exit_status(completed: Completed) -> int:
     from cloche.sandbox.spec import EndReason
 
     if completed.reason is EndReason.TIMEOUT:
+        click.echo("ended: its time was up", err=True)
         return TIMED_OUT_STATUS
     if completed.reason in {EndReason.CANCELLED, EndReason.SANDBOX_LOST}:
         click.echo(f"{completed.reason.value}: {completed.message}", err=True)
@@ -215,20 +223,20 @@ def ls(orphans: bool, as_json: bool) -> None:
                 for info in await driver.list()
             ]
 
-    _print_rows(run_async(rows()), as_json=as_json)
+    from cloche.cli.listing import print_rows
+
+    short = ("kind", "name") if orphans else ("id", "state", "image", "created_at", "for", "reason")
+    found = run_async(rows())
+    print_rows(found if as_json else [_with_purpose(row) for row in found], as_json=as_json, short=short)
 
 
-def _print_rows(rows: list[dict[str, object]], *, as_json: bool) -> None:
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row))
-        return
-    if not rows:
-        click.echo("none", err=True)
-        return
-    from cloche.cli.listing import table
-
-    click.echo(table(rows))
+def _with_purpose(row: dict[str, object]) -> dict[str, object]:
+    """Say in one word what a sandbox is for: its task and agent where a run made it, else its labels."""
+    labels = row.get("labels")
+    if not isinstance(labels, dict):
+        return row
+    run = [labels[key] for key in ("task", "agent") if key in labels]
+    return {**row, "for": "/".join(run) if run else labels}
 
 
 @sandbox.command()
@@ -236,7 +244,10 @@ def _print_rows(rows: list[dict[str, object]], *, as_json: bool) -> None:
 @click.argument("target")
 @click.option("-u", "--user", help="Owner of what is copied in.")
 def cp(source: str, target: str, user: str | None) -> None:
-    """Copy a file or folder into (``PATH NAME:/PATH``) or out of (``NAME:/PATH PATH``) a sandbox."""
+    """Copy a file or folder into (PATH NAME:/PATH) or out of (NAME:/PATH PATH) a sandbox.
+
+    A target that is a folder, or ends with a slash, gets the source inside it, as with cp -r.
+    """
     inside_source, inside_target = _inside(source), _inside(target)
     destination = Path(target)
     if (inside_source is None) == (inside_target is None):
@@ -251,8 +262,9 @@ def cp(source: str, target: str, user: str | None) -> None:
         if inside_target is not None:
             name, path = inside_target
             async with _attached(name) as attached:
-                into = path.endswith("/")
-                await attached.upload(Path(source), path + Path(source).name if into else path, user=user)
+                if path.endswith("/") or await _is_folder(attached, path):
+                    path = f"{path.rstrip('/')}/{Path(source).name}"
+                await attached.upload(Path(source), path, user=user)
             return []
         assert inside_source is not None  # noqa: S101  # one of both is inside
         name, path = inside_source
@@ -261,6 +273,15 @@ def cp(source: str, target: str, user: str | None) -> None:
 
     for skipped in run_async(copy()):
         click.echo(f"not copied (neither a file nor a folder): {skipped}", err=True)
+
+
+async def _is_folder(attached: Sandbox, path: str) -> bool:
+    from cloche.core.errors import NotFound
+
+    try:
+        return (await attached.stat(path)).is_folder
+    except NotFound:
+        return False
 
 
 def _inside(text: str) -> tuple[str, str] | None:
@@ -274,7 +295,7 @@ def _inside(text: str) -> tuple[str, str] | None:
 def rm(names: tuple[str, ...], everything: bool) -> None:
     """End sandboxes and remove all that belongs to them."""
     if bool(names) == everything:
-        raise InvalidInput("name the sandboxes to remove, or use --all")
+        raise InvalidInput("name the sandboxes to remove or use --all, one of the two")
 
     async def remove() -> list[tuple[str, bool]]:
         async with _driver() as driver:

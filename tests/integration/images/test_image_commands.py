@@ -54,7 +54,7 @@ def test_a_folder_a_tar_and_a_stream_are_imported(store: ImageStore, rootfs: Pat
 def test_images_are_listed_for_people_and_for_programs(store: ImageStore, base: PreparedImage) -> None:
     printed, _ = cloche(store, "ls")
     head, row = printed.splitlines()
-    assert head.split() == ["NAME", "DIGEST", "ORIGIN", "SIZE_BYTES", "LAYERS", "CREATED_AT"]
+    assert head.split() == ["NAME", "DIGEST", "ORIGIN", "SIZE", "LAYERS", "AGE"]
     assert row.split()[:3] == ["base:1", base.digest[7:19], "imported"]
     printed, _ = cloche(store, "ls", "--json")
     assert json.loads(printed)["digest"] == base.digest

@@ -34,7 +34,25 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_command_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("rnu") == 2
-    assert "rnu" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "rnu" in shown
+    assert "hint: did you mean run?" in shown
+
+
+def test_a_folder_that_only_root_may_enter_is_said_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def closed() -> None:
+        raise PermissionError(13, "Permission denied", "/var/lib/cloche")
+
+    monkeypatch.setattr(cloche.cli._LazyGroup, "resolve_command", lambda *_: ("closed", closed, []))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert _run("closed") == 5
+    shown = capsys.readouterr().err
+    assert "as root" in shown
+    assert "/var/lib/cloche" in shown
+    assert "hint: run the same command with sudo" in shown
 
 
 @pytest.mark.parametrize(("error", "status"), [(InvalidInput, 2), (EnvironmentUnusable, 5)])
@@ -48,7 +66,7 @@ def test_an_error_is_shown_with_code_place_and_hint(
     def broken() -> None:
         raise error("it broke", where="task.toml:14", hint="mend it")
 
-    monkeypatch.setattr(cloche.cli._LazyGroup, "get_command", lambda *_: broken)
+    monkeypatch.setattr(cloche.cli._LazyGroup, "resolve_command", lambda *_: ("broken", broken, []))
     assert _run("broken") == status
     shown = capsys.readouterr()
     assert shown.out == ""

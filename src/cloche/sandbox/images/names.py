@@ -110,7 +110,7 @@ def aliases(name: str) -> tuple[str, ...]:
 
 def hint_for(name: str, known: Iterable[str]) -> str:
     """Say what to do about a name that is not there: the nearest ones, or how to make it."""
-    names = sorted(known)
+    names = sorted(one for one in known if not one.startswith("build:"))  # those say nothing to a person
     if debian_suite(name) is not None:
         return f"make it: cloche image bootstrap {name}"
     nearest = difflib.get_close_matches(normalise(name), names, n=3, cutoff=0.5)
