@@ -242,14 +242,20 @@ class Runner:
     def _decide(self, state: State) -> None:
         failure = state.outcome.failure
         if failure is None or state.outcome.graded:
-            self._watch.trial_done(state.outcome)
+            self._tell_done(state)
             return
         decision = decide(state.made, failure, self._bench.job.plan.retry, jitter=self._chance())
         if isinstance(decision, GiveUp) or self._queue.stop is not Stop.RUNNING:
-            self._watch.trial_done(state.outcome)
+            self._tell_done(state)
             return
         self._watch.attempt_failed(state.outcome, failure, decision.wait_s)
         self._queue.wait(state.plan.name, self._clock() + decision.wait_s)
+
+    def _tell_done(self, state: State) -> None:
+        """Tell that a trial is over, after it has ceased to run: at no time is it counted as both."""
+        self._queue.done(state.plan.name)
+        self._watch.changed(self)
+        self._watch.trial_done(state.outcome)
 
 
 def _make_room(folder: TrialFolder) -> None:

@@ -21,6 +21,7 @@ from cloche.experiment.record.export import Job
 from cloche.experiment.record.trial import TrialFolder
 from cloche.experiment.runner import Runner, Watch
 from cloche.experiment.secrets import Scrubber
+from cloche.report.progress import Progress
 from cloche.sandbox.spec import NetworkMode, PreparedImage, SandboxSpec
 from cloche.tasks import Task, load_task
 
@@ -377,3 +378,31 @@ async def test_cancelled_from_outside_it_cleans_up_first(case: Callable[..., Cas
     with pytest.raises(asyncio.CancelledError):
         await running
     assert run.driver.alive == {}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_no_trial_is_counted_as_done_and_as_running(case: Callable[..., Case], fails: bool) -> None:
+    run = case(repeats=4, concurrency=4)
+    if fails:
+        run.driver.refuse = _first_fails(InfraError("no room", code="infra/capacity"))
+    progress, queued = Progress(total=4), []
+
+    def changed(runner: Runner) -> None:
+        progress.running = runner.running
+        queued.append(progress.queued)
+
+    def done(trial: TrialOutcome) -> None:
+        progress.add(trial)
+        queued.append(progress.queued)
+
+    run.runner = Runner(
+        run.bench,
+        run.prepare,
+        {trial.name: run._fresh(trial) for trial in run.plan.trials},
+        Watch(trial_done=done, changed=changed),
+        chance=lambda: 0.5,
+    )
+    await run.run()
+    assert progress.done == 4
+    assert min(queued) >= 0
+    assert queued[-1] == 0
