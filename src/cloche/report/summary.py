@@ -51,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All trials of one column, or of the whole run. ``wall_s`` and ``steps`` are medians over trials."""
+    """All trials of one column, or of the whole run. ``wall_s`` and ``steps``: medians of the graded ones."""
 
     trials: int
     graded: int
@@ -92,15 +92,16 @@ def why_missing(trial: TrialOutcome) -> Failure | None:
 
 
 def _totals(trials: Sequence[TrialOutcome]) -> Totals:
-    last = [trial.last for trial in trials if trial.last is not None]
+    graded = [trial for trial in trials if trial.graded]
+    last = [trial.last for trial in graded if trial.last is not None]
     return Totals(
         trials=len(trials),
-        graded=sum(trial.graded for trial in trials),
+        graded=len(graded),
         solved=sum(trial.solved for trial in trials),
         attempts=sum(len(trial.attempts) for trial in trials),
         usage=add_usage([usage for trial in trials if (usage := trial.usage) is not None]),
         steps=median([attempt.steps for attempt in last if attempt.steps is not None]),
-        wall_s=median([seconds for trial in trials if (seconds := wall_s(trial)) is not None]),
+        wall_s=median([seconds for trial in graded if (seconds := wall_s(trial)) is not None]),
     )
 
 

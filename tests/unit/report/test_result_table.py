@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ def test_totals_say_unknown_and_dash_where_they_must() -> None:
     assert rows["tokens in / out"] == ["–", "–", "82,406 / 6,236", "5 / 2"]
     assert rows["cost"] == ["–", "–", "$0.036", "unknown (no price for b)"]
     assert rows["median steps"] == ["–", "–", "7", "1"]
-    assert rows["median wall"] == ["2.0 s", "2.0 s", "2.0 s", "2.5 s"]
+    assert rows["median wall"] == ["2.0 s", "2.0 s", "2.0 s", "2.0 s"]
 
 
 def test_the_table_in_plain_text() -> None:
@@ -238,3 +239,12 @@ def test_the_last_screen() -> None:
     assert last[1] == " record: runs/x   open it: cloche report runs/x"
     assert last[2] == " hint: cloche sandbox reap removes what is left"
     assert "exit code 3" in last[3]
+
+
+def test_what_never_got_a_verdict_is_in_no_median() -> None:
+    trials = [_trial(reward=1.0, steps=4), *[_trial(repeat=n, code="infra/image", steps=90) for n in (2, 3)]]
+    slow = [replace(trial.attempts[0], finished_at=1000.0) for trial in trials[1:]]
+    lost = [replace(trial, attempts=(attempt,)) for trial, attempt in zip(trials[1:], slow, strict=True)]
+    whole = summarise([trials[0], *lost]).whole
+    assert (whole.wall_s, whole.steps) == (2.0, 4)
+    assert summarise(lost).whole.wall_s is None
