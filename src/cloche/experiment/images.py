@@ -20,7 +20,7 @@ Prepare = Callable[[Task, float], Awaitable[PreparedImage]]
 
 
 def store_images(store: ImageStore) -> Prepare:
-    """Return what prepares a task's image in a store; its second argument is the build's limit in seconds."""
+    """Return what prepares a task's image in a store; its second argument is the limit in seconds."""
     places = asyncio.Semaphore(BUILDS_AT_ONCE)
 
     async def prepared(task: Task, timeout_s: float) -> PreparedImage:
@@ -28,7 +28,7 @@ def store_images(store: ImageStore) -> Prepare:
         async with places:
             try:
                 if environment.docker_image is not None:
-                    return await prepare(store, environment.docker_image)
+                    return await prepare(store, environment.docker_image, timeout_s=timeout_s)
                 if environment.context is None:
                     raise ImageError(f"task `{task.name}` names no image")
                 return await prepare(

@@ -115,6 +115,22 @@ async def test_a_missing_image_is_infrastructure(tmp_path: Path, task: Task) -> 
     assert caught.value.where == str(task.path)
 
 
+async def test_a_pull_has_the_limit_of_its_task(
+    tmp_path: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str | BuildRequest, float]] = []
+
+    async def note(_store: ImageStore, wanted: str | BuildRequest, *, timeout_s: float) -> PreparedImage:
+        await asyncio.sleep(0)
+        seen.append((wanted, timeout_s))
+        return PreparedImage(name="x", digest="sha256:0", layers=())
+
+    monkeypatch.setattr(images_module, "prepare", note)
+    store = ImageStore(Settings(state_dir=tmp_path / "s", run_dir=tmp_path / "r"))
+    await store_images(store)(task, 33.0)
+    assert seen == [("fake:1", 33.0)]
+
+
 async def test_few_builds_at_a_time_each_with_its_limit(
     tmp_path: Path, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
