@@ -31,8 +31,8 @@ _FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "task",
-        "encoding invalid link_cycle name no_image no_instruction no_verifier path_escape range toml "
-        "too_large type unreadable value",
+        "encoding invalid link_cycle name no_config no_image no_instruction no_verifier path_escape range "
+        "toml too_large type unreadable value",
         "the task cannot be understood",
         "BadRequestError",
     ),
@@ -98,8 +98,6 @@ def _infra_rows() -> Iterator[FailureKind]:
         yield FailureKind(code, Domain.INFRA, meaning, harbor, retried=True)
     once: tuple[tuple[str, str, str], ...] = (
         ("infra/image", "the image could not be made or found", "SandboxBuildFailedError"),
-        ("infra/image_build", "building the task's Dockerfile failed", "SandboxBuildFailedError"),
-        ("infra/image_build_timeout", "building the image took too long", "EnvironmentStartTimeoutError"),
         ("infra/image_not_found", "the registry has no such image", "SandboxBuildFailedError"),
         ("infra/image_unauthorised", "the registry refuses the image to us", "SandboxBuildFailedError"),
         ("infra/image_platform", "the image is not there for this platform", "SandboxBuildFailedError"),
@@ -264,9 +262,9 @@ def classify(error: BaseException) -> Failure:
     cause = first_cause(error)
     kind = _kind(cause)
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    message = lines[0] if lines else type(cause).__name__
+    message = lines[0] if lines else kind.meaning
     if kind is UNKNOWN:
-        message = f"{type(cause).__name__}: {message}"
+        message = ": ".join([type(cause).__name__, *lines[:1]])
     detail = "".join(traceback.format_exception(error))[-DETAIL_LIMIT_CHARS:]
     after = getattr(cause, "retry_after_s", None)
     return Failure(

@@ -23,6 +23,8 @@ from cloche.tasks.parts import Parts
 from cloche.tasks.schema import read_config
 from cloche.tasks.toml import TomlError, parse
 
+_HINT = f"a task is a folder with a {CONFIG}; name one, or a folder of such folders"
+
 
 def load_task(path: str | Path) -> Task:
     """Read the task in a folder.
@@ -45,7 +47,8 @@ def load_task(path: str | Path) -> Task:
 def find_tasks(paths: Iterable[str | Path]) -> list[Task | BrokenTask]:
     """Read every task that the paths name, each once, sorted by folder name within each path.
 
-    A path is a task's folder or a folder of such folders. Raises NotFound for a path that is neither.
+    A path is a task's folder or a folder of such folders, of which those without ``task.toml`` are broken
+    ones. Raises NotFound for a path that is neither.
     """
     found: list[Task | BrokenTask] = []
     seen: set[Path] = set()
@@ -59,6 +62,13 @@ def find_tasks(paths: Iterable[str | Path]) -> list[Task | BrokenTask]:
 
 
 def _load_or_broken(folder: Path) -> Task | BrokenTask:
+    if not _has_config(folder):
+        shown = printable(str(folder))
+        message = f"it looks like a task, but there is no {CONFIG} in it"
+        hint = f"write {CONFIG} (cloche task new shows one), or move the folder away"
+        finding = Finding(code="task/no_config", message=message, where=shown, hint=hint)
+        real = Path(os.path.realpath(folder))
+        return BrokenTask(name=printable(folder.name), path=real, findings=(finding,))
     try:
         return load_task(folder)
     except TaskInvalid as error:
@@ -69,6 +79,13 @@ def _has_config(folder: Path) -> bool:
     return os.path.lexists(folder / CONFIG)
 
 
+def _is_meant_as_task(folder: Path) -> bool:
+    """Whether there is ``task.toml``, or what only a task has beside it: else one would be lost unsaid."""
+    if _has_config(folder) or (folder / INSTRUCTION).is_file():
+        return True
+    return any((folder / name).is_dir() for name in ("tests", "environment"))
+
+
 def _task_folders(path: Path) -> list[Path]:
     if path.name == CONFIG and path.is_file():
         path = path.parent
@@ -77,15 +94,12 @@ def _task_folders(path: Path) -> list[Path]:
             return [path]
         names = sorted(entry.name for entry in path.iterdir())
     except OSError as error:
-        raise NotFound(f"`{path}` cannot be read: {error.strerror}") from error
+        raise NotFound(f"`{path}` cannot be read: {error.strerror}", hint=_HINT) from error
     except ValueError as error:
         raise NotFound(f"{str(path)!r} is not a path") from error
-    folders = [path / name for name in names if _has_config(path / name)]
+    folders = [path / name for name in names if _is_meant_as_task(path / name)]
     if not folders:
-        raise NotFound(
-            f"there is no task in `{path}`",
-            hint=f"a task is a folder with a {CONFIG}; name one, or a folder of such folders",
-        )
+        raise NotFound(f"there is no task in `{path}`", hint=_HINT)
     return folders
 
 

@@ -175,3 +175,20 @@ def test_a_failure_can_be_made_of_a_known_code_alone() -> None:
     assert failure("agent/timeout").message == FAILURES["agent/timeout"].meaning
     with pytest.raises(KeyError):
         failure("agent/nonsense")
+
+
+def test_an_error_without_words_has_those_of_its_row() -> None:
+    assert classify(asyncio.CancelledError()).message == "somebody stopped the run"
+    assert classify(KeyboardInterrupt()).message == "somebody stopped the run"
+    assert classify(ZeroDivisionError()).message == "ZeroDivisionError"
+
+
+def test_every_code_about_images_is_produced_somewhere() -> None:
+    used: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        if path.name != "failures.py":
+            nodes = ast.walk(ast.parse(path.read_text()))
+            used |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    codes = {code for code in FAILURES if code.startswith(("infra/image", "infra/registry"))}
+    assert codes
+    assert sorted(codes - used) == []

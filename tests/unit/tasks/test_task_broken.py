@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloche.core.errors import ClocheError, InvalidInput, NotFound
+from cloche.core.errors import ClocheError, Domain, InvalidInput, NotFound
+from cloche.core.failures import failure
 from cloche.tasks import BrokenTask, Task, TaskInvalid, find_tasks, load_task
 
 MakeTask = Callable[..., Path]
@@ -386,3 +387,30 @@ def test_any_config_gives_a_task_or_an_error_of_ours(make_task: MakeTask, conten
         return
     assert task.verifier.timeout_s > 0
     assert task.environment.memory_bytes is None or task.environment.memory_bytes > 0
+
+
+@pytest.mark.parametrize("left", ["instruction.md", "tests/test.sh", "environment/Dockerfile"])
+def test_a_folder_that_lacks_its_task_toml_is_a_row_with_a_reason(
+    make_task: MakeTask, tmp_path: Path, left: str
+) -> None:
+    make_task(name="good")
+    rest = ["task.toml", "instruction.md", "tests/test.sh", "environment/Dockerfile", "solution/solve.sh"]
+    make_task(name="lost", files={name: None for name in rest if name != left})
+    (tmp_path / "notes").mkdir()
+    good, lost = find_tasks([tmp_path])
+    assert isinstance(good, Task)
+    assert isinstance(lost, BrokenTask)
+    assert (lost.name, lost.error.code) == ("lost", "task/no_config")
+    assert lost.error.message == "task `lost`: it looks like a task, but there is no task.toml in it"
+    assert lost.error.where == str(tmp_path / "lost")
+    assert failure(lost.error.code).domain is Domain.USER
+
+
+def test_a_path_that_is_no_folder_of_tasks_has_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "tasks.md").write_text("x")
+    for name in ("tasks.md", "gone"):
+        with pytest.raises(NotFound, match="cannot be read") as caught:
+            find_tasks([tmp_path / name])
+        assert caught.value.hint == (
+            "a task is a folder with a task.toml; name one, or a folder of such folders"
+        )
