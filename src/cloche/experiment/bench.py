@@ -56,8 +56,11 @@ async def within(seconds: float, code: str, work: Awaitable[T]) -> T:
 
 
 def in_an_attempt(found: Failure) -> Failure:
-    """Return a failure as it counts inside an attempt: there, a wrong request is not the user's but ours."""
-    if found.domain is Domain.USER and found.code != INTERRUPTED:
+    """Return a failure as it counts inside an attempt: there, a wrong request is not the user's but ours.
+
+    What the task itself asks for in vain, and the plan has not seen, stays the user's.
+    """
+    if found.domain is Domain.USER and found.code != INTERRUPTED and not found.code.startswith("plan/"):
         return dataclasses.replace(found, kind=FAILURES["infra/error"])
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from cloche.core.errors import InvalidInput, PlanRefused
 from cloche.core.failures import classify
 from cloche.sandbox.driver import Driver
 from cloche.sandbox.handle import Sandbox
@@ -26,9 +27,12 @@ class Boxes:
         self._made: dict[str, Sandbox | None] = {}
 
     async def create(self, spec: SandboxSpec, image: PreparedImage) -> Sandbox:
-        """Make a sandbox. Raises as the driver does."""
+        """Make a sandbox. Raises as the driver does, but PlanRefused for what no sandbox can be asked for."""
         self._made[spec.id] = None
-        sandbox = await self._driver.create(spec, image)
+        try:
+            sandbox = await self._driver.create(spec, image)
+        except InvalidInput as error:
+            raise PlanRefused(error.message, hint=error.hint, where=error.where) from error
         self._made[spec.id] = sandbox
         return sandbox
 

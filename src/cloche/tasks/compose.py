@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from cloche.sandbox.native.check import CPUS_MIN, MEMORY_BYTES_MIN
 from cloche.tasks.yaml import Node
 
 MAIN = "main"
@@ -210,6 +211,8 @@ def _cpus(node: Node, found: Composed) -> None:
     if found.cpus is None or not 0 < found.cpus < 1e6:
         found.cpus = None
         found.unmapped.append(Unmapped("`cpus` of `main` that is no number", node.line))
+    elif found.cpus < CPUS_MIN:
+        found.unmapped.append(Unmapped(f"`cpus` of `main` below {CPUS_MIN:g}", node.line))
 
 
 def _memory(node: Node, found: Composed) -> None:
@@ -220,6 +223,10 @@ def _memory(node: Node, found: Composed) -> None:
     size = int(float(match[1]) * _SIZES[match[2].lower()]) if match else 0
     if size < 1:
         found.unmapped.append(Unmapped("`mem_limit` of `main` that is no size", node.line))
+        return
+    if size < MEMORY_BYTES_MIN:
+        least = f"`mem_limit` of `main` below {MEMORY_BYTES_MIN >> 20} MiB"
+        found.unmapped.append(Unmapped(least, node.line))
         return
     found.memory_bytes = size
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from cloche.sandbox.native.check import CPUS_MIN, MEMORY_BYTES_MIN
 from cloche.tasks.fields import Table
 from cloche.tasks.model import Env, Healthcheck, TaskNetwork
 
@@ -52,8 +53,8 @@ def read_environment(table: Table) -> EnvironmentFields:
     return EnvironmentFields(
         docker_image=_image(table),
         build_timeout_s=build_timeout_s,
-        cpus=table.number("cpus"),
-        memory_bytes=_megabytes(table, "memory_mb", "memory"),
+        cpus=_cpus(table),
+        memory_bytes=_memory(table),
         storage_bytes=storage,
         env=table.env("env"),
         workdir=_workdir(table),
@@ -190,6 +191,22 @@ def _server(table: Table) -> str:
     table.texts("args")
     table.raw("headers")
     return name or ""
+
+
+def _cpus(table: Table) -> float | None:
+    cpus = table.number("cpus")
+    if cpus is not None and cpus < CPUS_MIN:
+        table.broken("cpus", "task/range", f"must be at least {CPUS_MIN:g}, not {cpus:g}")
+    return cpus
+
+
+def _memory(table: Table) -> int | None:
+    size = _megabytes(table, "memory_mb", "memory")
+    if size is not None and size < MEMORY_BYTES_MIN:
+        key = "memory_mb" if "memory_mb" in table else "memory"
+        least, given = MEMORY_BYTES_MIN // _MIB, size // _MIB
+        table.broken(key, "task/range", f"must be at least {least} MB for a sandbox to start, not {given}")
+    return size
 
 
 def _megabytes(table: Table, key: str, old: str) -> int | None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from cloche.core.errors import EnvironmentUnusable, ImageError, InfraError, SandboxLost
+from cloche.core.errors import Domain, EnvironmentUnusable, ImageError, InfraError, InvalidInput, SandboxLost
 from cloche.core.failures import Failure
 from cloche.core.outcome import TrialOutcome
 from cloche.core.retry import RetryPolicy
@@ -178,6 +178,20 @@ async def test_an_infrastructure_failure_is_tried_again_in_a_fresh_sandbox_and_b
     assert [(name, failure.code) for name, failure, _ in run.again] == [(trial.name, "infra/capacity")]
     kept = TrialFolder(run.folder / trial.name).outcomes()
     assert [attempt.failure.code if attempt.failure else None for attempt in kept] == ["infra/capacity", None]
+
+
+async def test_what_no_sandbox_can_be_asked_for_is_the_users_and_not_tried_again(
+    case: Callable[..., Case],
+) -> None:
+    run = case()
+    run.driver.refuse = _first_fails(InvalidInput("a memory limit of 1 byte"))
+    await run.run()
+    (trial,) = run.done
+    assert len(trial.attempts) == 1
+    assert trial.failure is not None
+    assert (trial.failure.code, trial.failure.domain) == ("plan/refused", Domain.USER)
+    assert trial.failure.message == "a memory limit of 1 byte"
+    assert run.again == []
 
 
 async def test_attempts_end(case: Callable[..., Case]) -> None:

@@ -414,3 +414,22 @@ def test_a_path_that_is_no_folder_of_tasks_has_a_hint(tmp_path: Path) -> None:
         assert caught.value.hint == (
             "a task is a folder with a task.toml; name one, or a folder of such folders"
         )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("memory_mb = 1", "`environment.memory_mb` must be at least 8 MB for a sandbox to start, not 1"),
+        ("memory = '7M'", "`environment.memory` must be at least 8 MB for a sandbox to start, not 7"),
+        ("cpus = 0.001", "`environment.cpus` must be at least 0.01, not 0.001"),
+    ],
+)
+def test_limits_that_no_sandbox_can_have(make_task: MakeTask, line: str, said: str) -> None:
+    error = broken(make_task(f"[environment]\n{line}\n"))
+    assert (error.code, error.message) == ("task/range", f"task `sample`: {said}")
+    assert (error.where or "").endswith("sample/task.toml:2")
+
+
+def test_the_least_that_a_sandbox_can_have_is_taken(make_task: MakeTask) -> None:
+    environment = load_task(make_task("[environment]\nmemory_mb = 8\ncpus = 0.01\n")).environment
+    assert (environment.memory_bytes, environment.cpus) == (8 << 20, 0.01)

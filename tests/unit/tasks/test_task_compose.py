@@ -169,6 +169,8 @@ def test_an_image_of_the_service_needs_no_dockerfile(make_task: MakeTask) -> Non
         ("services:\n  main:\n    build: ../x\n", 3, "`build` of `main` outside environment/"),
         ("services:\n  main:\n    depends_on: [db]\n", 3, "`depends_on` of `main`"),
         ("services:\n  main:\n    mem_limit: much\n", 3, "`mem_limit` of `main` that is no size"),
+        ("services:\n  main:\n    mem_limit: 1m\n", 3, "`mem_limit` of `main` below 8 MiB"),
+        ("services:\n  main:\n    cpus: 0.001\n", 3, "`cpus` of `main` below 0.01"),
         ("services:\n  main:\n    user: ${WHO}\n", 3, "the variable `WHO` in `user` of `main`"),
         (
             "services:\n  main:\n    environment: [A]\n",

@@ -120,7 +120,7 @@ def test_the_old_internet_field_is_read(make_task: MakeTask, line: str, network:
         ("memory = '2G'", 2 << 30),
         ("memory = '512m'", 512 << 20),
         ("memory = '1.5 G'", 1536 << 20),
-        ("memory = '2048K'", 2 << 20),
+        ("memory = '20480K'", 20 << 20),
     ],
 )
 def test_old_sizes_are_read(make_task: MakeTask, line: str, size: int) -> None:
