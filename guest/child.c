@@ -143,8 +143,11 @@ _Noreturn void child_run(const struct launch *l)
         child_fail(l, "cannot enter the folder", l->cwd, errno);
     umask(022);
     take_identity(l);
-    for (int number = 1; number < NSIG; number++)
-        signal(number, SIG_DFL); /* what started us may ignore some (nohup, a job in the background) */
+    /* What started us may ignore some (nohup, a job in the background). Asked of the kernel itself: C libraries keep
+     * a few numbers to themselves. All zero is SIG_DFL without flags, on every architecture. */
+    static const uint64_t plain[4];
+    for (int number = 1; number <= 64; number++)
+        syscall(SYS_rt_sigaction, number, plain, NULL, 8);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
