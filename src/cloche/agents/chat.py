@@ -21,6 +21,7 @@ from cloche.agents.answer import AnswerBuilder, ChatAnswer
 from cloche.agents.base import ModelEndpoint
 from cloche.agents.clock import Clock
 from cloche.agents.errors import (
+    UNREACHABLE_HINT,
     ModelGarbage,
     ModelRateLimited,
     ModelStalled,
@@ -192,8 +193,18 @@ class ChatClient:
         return text.replace(self._key, "***") if self._key else text
 
     def _unreachable(self, error: Exception) -> ModelError:
-        what = excerpt(self._without_key(str(error))) or type(error).__name__
-        return ModelUnreachable(f"the connection to {self._endpoint.base_url} failed: {what}")
+        url = self._endpoint.base_url
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            what = f"no connection to {url} in {self._endpoint.connect_timeout_s:g} s"
+        elif isinstance(error, aiohttp.ClientSSLError):
+            what = f"no secure connection to {url}: {error.strerror or type(error).__name__}"
+        elif isinstance(error, aiohttp.ClientConnectorError):
+            number = error.errno or 0  # negative where a name is not found
+            what = f"nobody answers at {url}: {os.strerror(number) if number > 0 else error.strerror}"
+        else:
+            why = excerpt(self._without_key(str(error))) or type(error).__name__
+            what = f"the connection to {url} failed: {why}"
+        return ModelUnreachable(what, hint=UNREACHABLE_HINT)
 
 
 def _json(text: str) -> Any:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cloche.report.summary import Summary
-from cloche.report.words import Words, cell_words, cost_notes, missing_lines, total_rows
+from cloche.report.words import Words, cell_words, cost_notes, missing_lines, timeout_notes, total_rows
 
 _STYLES = {
     "good": "green",
@@ -99,7 +99,7 @@ def print_table(console: Console, summary: Summary) -> None:
             _print(console, _line(name, words, widths, width, head=row == 0))
         console.print()
     trials = [trial for cell in summary.cells.values() for trial in cell.trials]
-    lines = [*missing_lines(trials), *cost_notes(summary)]
+    lines = [*missing_lines(trials), *timeout_notes(trials), *cost_notes(summary)]
     for line in lines:
         console.print(Text(f" {line}"), soft_wrap=True)
     if lines:

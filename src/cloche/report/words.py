@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cloche.agents.errors import UNREACHABLE_HINT
 from cloche.core.failures import Failure
 from cloche.core.outcome import TrialOutcome
 from cloche.core.verdict import INTERRUPTED
 from cloche.report.numbers import NOTHING, UNKNOWN, count, duration, money, plain, plural, rate
 from cloche.report.summary import Cell, Column, Summary, Totals, why_missing
+
+_TIMEOUT = "agent/timeout"
+_UNREACHABLE = "infra/model_connection"
 
 SOLVED, PARTLY, UNSOLVED, MISSING = "●", "◐", "○", "◌"
 
@@ -88,18 +92,42 @@ def total_rows(summary: Summary, *, short: bool = False) -> list[tuple[str, list
 
 
 def missing_lines(trials: list[TrialOutcome], limit: int = 20) -> list[str]:
-    """Return one line for each trial that has a reason to have no verdict, at most ``limit`` and a rest."""
-    lines = []
+    """Return one line for each reason to have no verdict, at most ``limit`` and a rest.
+
+    A line names the first trial with that reason, and how many more are like it.
+    """
+    alike: dict[tuple[str, str], list[TrialOutcome]] = {}
     for trial in trials:
         failure = why_missing(trial)
-        if failure is None:
-            continue
+        if failure is not None:
+            alike.setdefault((failure.code, failure.message), []).append(trial)
+    lines = []
+    for (code, message), (trial, *others) in alike.items():
         who = f"{trial.task} {Column(trial.agent, trial.model).label}"
         tries = f" ({plural(len(trial.attempts), 'attempt')})" if len(trial.attempts) > 1 else ""
-        lines.append(f"{MISSING} {who} #{trial.repeat}: {failure.message}  [{failure.code}]{tries}")
+        more = f" … and {len(others):,} more like it" if others else ""
+        lines.append(f"{MISSING} {who} #{trial.repeat}: {message}  [{code}]{tries}{more}")
     if len(lines) > limit:
-        lines = [*lines[:limit], f"… and {len(lines) - limit:,} more"]
+        rest = sum(len(group) for group in list(alike.values())[limit:])
+        lines = [*lines[:limit], f"… and {rest:,} more"]
+    if any(code == _UNREACHABLE for code, _ in alike):
+        lines.append(f"hint: {UNREACHABLE_HINT}")
     return lines
+
+
+def timeout_notes(trials: list[TrialOutcome]) -> list[str]:
+    """Return a line about the agents that their time limit ended and that have a verdict all the same."""
+    ended = sum(trial.graded and _out_of_time(trial) for trial in trials)
+    if not ended:
+        return []
+    return [f"{plural(ended, 'agent')} ran out of time and {'was' if ended == 1 else 'were'} graded"]
+
+
+def _out_of_time(trial: TrialOutcome) -> bool:
+    if trial.last is None:
+        return False
+    failures = [trial.last.failure, *[step.failure for step in trial.last.step_outcomes]]
+    return any(failure is not None and failure.code == _TIMEOUT for failure in failures)
 
 
 def closing_line(summary: Summary, *, sandboxes_left: int | None, seconds: float | None) -> str:

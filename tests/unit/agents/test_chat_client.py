@@ -12,12 +12,14 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.client_reqrep import ConnectionKey
 
 from cloche.agents import chat
 from cloche.agents.answer import ChatAnswer
 from cloche.agents.base import ModelEndpoint
 from cloche.agents.chat import ChatClient, retry_after_s
 from cloche.agents.errors import (
+    UNREACHABLE_HINT,
     ContextExceeded,
     MalformedToolCall,
     ModelAuthRefused,
@@ -234,10 +236,40 @@ async def test_no_server_at_all(clock: Clock) -> None:
         endpoint = ModelEndpoint(base_url=f"http://127.0.0.1:{taken.getsockname()[1]}/v1", model="m")
         meter = UsageMeter()
         async with ChatClient(endpoint, clock=clock) as client:
-            with pytest.raises(ModelUnreachable, match=r"127\.0\.0\.1"):
+            with pytest.raises(ModelUnreachable) as caught:
                 await client.complete(HELLO, (), meter)
+    assert caught.value.message == f"nobody answers at {endpoint.base_url}: Connection refused"
+    assert caught.value.hint == "check that the model's server runs, and that --base-url is its address"
     assert len(clock.waited_s) == chat.ATTEMPTS - 1
     assert meter.total() is None
+
+
+KEY = ConnectionKey("example.org", 443, True, True, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "Name or service not known")),
+            "nobody answers at https://example.org/v1: Name or service not known",
+        ),
+        (
+            aiohttp.ClientConnectorError(KEY, OSError(113, "Connect call failed ('10.0.0.1', 443)")),
+            "nobody answers at https://example.org/v1: No route to host",
+        ),
+        (aiohttp.ConnectionTimeoutError("x"), "no connection to https://example.org/v1 in 30 s"),
+        (
+            aiohttp.ClientConnectorSSLError(KEY, OSError(1, "wrong version number")),
+            "no secure connection to https://example.org/v1: wrong version number",
+        ),
+    ],
+)
+def test_why_nobody_was_reached(clock: Clock, error: Exception, said: str) -> None:
+    endpoint = ModelEndpoint(base_url="https://example.org/v1", model="m")
+    failure = ChatClient(endpoint, clock=clock)._unreachable(error)
+    assert failure.message == said
+    assert failure.hint == UNREACHABLE_HINT
 
 
 @pytest.mark.parametrize("url", ["not a url", "http://", "ftp://example.org/v1", "http://[::bad/v1"])

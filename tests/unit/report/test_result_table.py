@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cloche.core.errors import Domain
 from cloche.core.failures import FAILURES, failure
-from cloche.core.outcome import AttemptOutcome, TrialOutcome, Usage
+from cloche.core.outcome import AttemptOutcome, StepOutcome, TrialOutcome, Usage
 from cloche.report.closing import print_report
 from cloche.report.summary import Column, summarise
 from cloche.report.table import fit, print_table
@@ -26,6 +26,7 @@ from cloche.report.words import (
     hint_line,
     missing_lines,
     solved_words,
+    timeout_notes,
     total_rows,
 )
 
@@ -183,7 +184,8 @@ def test_no_figure_is_cut_and_blocks_fit(
 
 
 def test_what_is_missing_is_listed_up_to_a_limit() -> None:
-    trials = [_trial(repeat=n, code="infra/image") for n in range(1, 31)]
+    reasons = [failure("plan/gpu", f"task {n} asks for a GPU") for n in range(1, 30)]
+    trials = [_trial(f"t{n}", refusal=reason) for n, reason in enumerate([*reasons, reasons[-1]])]
     lines = missing_lines(trials)
     assert len(lines) == 21
     assert lines[-1] == "… and 10 more"
@@ -248,3 +250,28 @@ def test_what_never_got_a_verdict_is_in_no_median() -> None:
     whole = summarise([trials[0], *lost]).whole
     assert (whole.wall_s, whole.steps) == (2.0, 4)
     assert summarise(lost).whole.wall_s is None
+
+
+def test_failures_that_are_alike_are_one_line_with_a_hint() -> None:
+    trials = [_trial(repeat=n, code="infra/model_connection") for n in range(1, 27)]
+    lines = missing_lines([*trials, _trial("log", code="infra/image")])
+    assert lines == [
+        "◌ csv loop·m #1: it broke  [infra/model_connection] … and 25 more like it",
+        "◌ log loop·m #1: it broke  [infra/image]",
+        "hint: check that the model's server runs, and that --base-url is its address",
+    ]
+
+
+def test_agents_that_ran_out_of_time_are_told_when_they_were_graded() -> None:
+    late = [_trial(repeat=n, code="agent/timeout", reward=0.0) for n in (1, 2)]
+    ungraded = _trial(repeat=3, code="agent/timeout")
+    assert "2 agents ran out of time and were graded" in _print([*late, ungraded])
+    assert timeout_notes([late[0]]) == ["1 agent ran out of time and was graded"]
+    assert timeout_notes([ungraded, *DEMO]) == []
+
+
+def test_a_step_that_ran_out_of_time_counts_once() -> None:
+    steps = tuple(StepOutcome(name=name, failure=failure("agent/timeout")) for name in "ab")
+    trial = _trial(reward=0.5)
+    trial = replace(trial, attempts=(replace(trial.attempts[0], step_outcomes=steps),))
+    assert timeout_notes([trial]) == ["1 agent ran out of time and was graded"]
