@@ -157,16 +157,18 @@ def _limits(options: Options) -> TimeoutRules:
 
 
 def _models(options: Options) -> list[ModelChoice]:
-    from cloche.agents.base import ModelEndpoint
+    from cloche.agents.base import ModelEndpoint, get_agent
     from cloche.experiment.plan import ModelChoice, Price
 
+    if not all(name.strip() for name in options.models):
+        raise InvalidInput("-m is empty", hint="give the model's name as its endpoint knows it")
     names = options.models or tuple(filter(None, [os.environ.get("MODEL_NAME")]))
     prices = {name: Price(*pair) for name, pair in map(parse_price, options.prices)}
     unknown = sorted(set(prices) - set(names))
     if unknown:
         raise InvalidInput(f"--price names {unknown[0]!r}, which is no model of this run")
     if not names or options.base_url is None:
-        if options.models:
+        if options.models and any(get_agent(name).needs_model for name in options.agents):
             raise InvalidInput("-m needs an endpoint", hint="give --base-url URL, or set MODEL_BASE_URL")
         return []
     url = _checked_url(options.base_url)

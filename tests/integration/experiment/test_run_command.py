@@ -102,6 +102,7 @@ def test_when_every_task_is_refused_nothing_is_written(
         (["-a", "orcale"], "did you mean `oracle`?"),
         (["-a", "loop"], "agent `loop` needs a model"),
         (["-a", "loop", "-m", "x"], "-m needs an endpoint"),
+        (["-a", "loop", "-m", "", "--base-url", "http://h/v1"], "-m is empty"),
         (["-a", "loop", "-m", "x", "--base-url", "ftp://h/"], "is not the address of an endpoint"),
         (["-a", "loop", "-m", "x", "--base-url", "http://u:p@h/v1"], "holds a user, a password or a query"),
         (["-a", "nop", "--price", "x=1/2"], "which is no model of this run"),

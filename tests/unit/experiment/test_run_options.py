@@ -82,6 +82,18 @@ def test_models_come_from_options_or_the_environment(monkeypatch: pytest.MonkeyP
     assert _models(_options(models=())) == []
 
 
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_model_without_a_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="-m is empty"):
+        _models(_options(models=("m", name)))
+
+
+def test_only_agents_that_ask_a_model_need_an_endpoint() -> None:
+    assert _models(_options(agents=("oracle", "nop"), base_url=None)) == []
+    with pytest.raises(InvalidInput, match="-m needs an endpoint"):
+        _models(_options(agents=("oracle", "loop"), base_url=None))
+
+
 def test_a_price_reaches_its_model() -> None:
     (model,) = _models(_options(prices=("m=0.15/0.60",)))
     assert model.price is not None
