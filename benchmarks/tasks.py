@@ -19,7 +19,7 @@ from measure import RESULTS, machine
 
 CONFIG = """\
 schema_version = "1.4"
-artifacts = ["/work/out", {{ source = "/work/log", destination = "logs/{number}", exclude = ["*.tmp"] }}]
+artifacts = ["/app/out", {{ source = "/app/log", destination = "logs/{number}", exclude = ["*.tmp"] }}]
 
 [task]
 name = "made/task-{number}"
@@ -37,7 +37,7 @@ memory_mb = 512
 network_mode = "no-network"
 
 [environment.healthcheck]
-command = "test -e /work"
+command = "test -e /app"
 interval_sec = 1.0
 
 [agent]
@@ -63,11 +63,11 @@ def make(folder: Path, count: int) -> None:
         files = {
             "task.toml": CONFIG.format(number=number)
             + ("".join(STEP.format(step=step) for step in (1, 2)) if stepped else ""),
-            "environment/Dockerfile": f"FROM debian:12\nRUN mkdir /work && echo {number} > /work/n\n",
+            "environment/Dockerfile": f"FROM debian:12\nRUN mkdir /app && echo {number} > /app/n\n",
             "environment/data.csv": f"{number},1,2,3\n" * 200,
             "tests/test.sh": "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n",
             "tests/cases.json": json.dumps(list(range(number, number + 200))),
-            "solution/solve.sh": "#!/bin/sh\ntouch /work/done\n",
+            "solution/solve.sh": "#!/bin/sh\ntouch /app/done\n",
         }
         if stepped:
             files |= {

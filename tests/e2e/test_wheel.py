@@ -75,7 +75,7 @@ def test_the_installed_wheel_works_without_a_compiler(wheel: Path, tmp_path: Pat
     )
     program = (
         "import subprocess, cloche\nfrom cloche.sandbox.binaries import guest_path, spawner_path\n"
-        "print(cloche.__file__)\nprint(guest_path())\nprint(spawner_path())\n"
+        "print(cloche.__file__, guest_path(), spawner_path(), sep='\\n', flush=True)\n"
         "subprocess.run([guest_path(), '--protocol-version'], check=True)\n"
     )
     done = subprocess.run(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # written in pieces, so that this file does not hold what it forbids
 FOREIGN = {
-    "a path of somebody's machine": r"/(?:work/main|work/shared|Users/[a-z]|root/\.)",
+    "a path of somebody's machine": r"/(?:Users/[a-z]|root/\.|home/\w+/(?:src|code|projects?)/)",
     "a registry's host name": r"\b(?:deb\.debian|pypi|registry\.npmjs|files\.pythonhosted)\.(?:org|com)\b",
 }
 

@@ -33,12 +33,12 @@ timeout_sec = 60.0
 """
 
 _INSTRUCTION = """\
-Read the name in `/work/name.txt` and write the line `Hello, NAME!`, with that name, to `/work/greeting.txt`.
+Read the name in `/app/name.txt` and write the line `Hello, NAME!`, with that name, to `/app/greeting.txt`.
 """
 
 _DOCKERFILE = """\
 FROM {image}
-WORKDIR /work
+WORKDIR /app
 COPY name.txt ./
 """
 
@@ -46,7 +46,7 @@ _TEST = """\
 #!/bin/sh
 # The verdict goes to /logs/verifier/reward.txt; the exit status decides nothing.
 reward=0
-if [ "$(cat /work/greeting.txt 2>/dev/null)" = "Hello, World!" ]; then
+if [ "$(cat /app/greeting.txt 2>/dev/null)" = "Hello, World!" ]; then
     reward=1
 fi
 echo "$reward" > /logs/verifier/reward.txt
@@ -55,7 +55,7 @@ echo "$reward" > /logs/verifier/reward.txt
 _SOLVE = """\
 #!/bin/sh
 set -eu
-printf 'Hello, %s!\\n' "$(cat /work/name.txt)" > /work/greeting.txt
+printf 'Hello, %s!\\n' "$(cat /app/name.txt)" > /app/greeting.txt
 """
 
 

@@ -154,16 +154,16 @@ async def test_files_that_an_ignore_file_names_stay_outside(lab: Lab, make_task:
 
 SEPARATE = (
     "#!/bin/sh\nfind /root /tests > /logs/verifier/seen\n"
-    "reward=$(cat /root/work/answer.txt 2>/dev/null) || reward=0\necho $reward > /logs/verifier/reward.txt\n"
+    "reward=$(cat /root/desk/answer.txt 2>/dev/null) || reward=0\necho $reward > /logs/verifier/reward.txt\n"
 )
-WORK = "#!/bin/sh\nmkdir -p /root/work\necho 1 > /root/work/answer.txt\necho x > /root/dirt\n"
+WORK = "#!/bin/sh\nmkdir -p /root/desk\necho 1 > /root/desk/answer.txt\necho x > /root/dirt\n"
 
 
 async def test_a_verifier_of_its_own_gets_the_artifacts_and_nothing_else(
     lab: Lab, make_task: MakeTask
 ) -> None:
     task = make_task(
-        top='artifacts = [{ source = "/root/work", destination = "elsewhere" }]',
+        top='artifacts = [{ source = "/root/desk", destination = "elsewhere" }]',
         toml='[verifier.environment]\nnetwork_mode = "no-network"\nmemory_mb = 128\n',
         solve=WORK,
         test=SEPARATE,
@@ -174,7 +174,7 @@ async def test_a_verifier_of_its_own_gets_the_artifacts_and_nothing_else(
     assert {trial.agent: trial.solved for trial in ending.outcomes} == {"oracle": True, "nop": False}
     folder = next(lab.folder / trial.name for trial in ending.outcomes if trial.agent == "oracle")
     seen = (folder / "verifier" / "seen").read_text()
-    assert "/root/work/answer.txt" in seen
+    assert "/root/desk/answer.txt" in seen
     assert "/root/dirt" not in seen
     assert "/tests/test.sh" in seen
     result = TrialResult.model_validate_json((folder / "result.json").read_bytes())
@@ -193,7 +193,7 @@ async def test_the_agents_sandbox_is_gone_before_a_separate_verifier_starts(
 
     monkeypatch.setattr(lab.driver, "create", counting)
     task = make_task(
-        top='artifacts = ["/root/work"]',
+        top='artifacts = ["/root/desk"]',
         toml='[verifier.environment]\nnetwork_mode = "no-network"\n',
         solve=WORK,
         test=SEPARATE,
@@ -211,7 +211,7 @@ async def test_an_image_of_the_verifiers_own_holds_the_tests(lab: Lab, make_task
     config = ImageConfig(env={"PATH": "/bin:/usr/bin"}, workdir="/root")
     lab.installation.store.import_dir(root, "judge:1", config=config)
     task = make_task(
-        top='artifacts = ["/root/work"]',
+        top='artifacts = ["/root/desk"]',
         toml='[verifier.environment]\ndocker_image = "judge:1"\nnetwork_mode = "no-network"\n',
         solve=WORK,
         test="#!/bin/sh\necho 0 > /logs/verifier/reward.txt\n",
@@ -237,7 +237,7 @@ async def test_a_verifier_without_its_image_is_told_before_the_agent_starts(
 
 async def test_steps_may_be_graded_apart_while_their_sandbox_lives_on(lab: Lab, make_task: MakeTask) -> None:
     toml = (
-        '[[steps]]\nname = "a"\nartifacts = ["/root/work"]\n'
+        '[[steps]]\nname = "a"\nartifacts = ["/root/desk"]\n'
         '[steps.verifier.environment]\nnetwork_mode = "no-network"\n[[steps]]\nname = "b"\n'
     )
     files: dict[str, str | None] = {
