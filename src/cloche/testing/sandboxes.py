@@ -104,9 +104,9 @@ async def settings() -> AsyncIterator[Settings]:
         shutil.rmtree(base)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def busybox_image(settings: Settings) -> PreparedImage:
-    """An image with a shell and little else."""
+    """An image with a shell and little else; made again where a test has cleaned the store."""
     return make_busybox_image(settings)
 
 
