@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measure import RESULTS, machine
+from measure import RESULTS, forget_dead_cgroups, machine
 from peers import make_rootfs
 
 TASK = """schema_version = "1.4"
@@ -95,6 +95,7 @@ def main() -> int:
             check=True,
             stdout=subprocess.DEVNULL,
         )
+        forget_dead_cgroups()
         keep = [*cloche, "sandbox", "create", "busybox:1", "--name", "keeps-the-spawner"]
         subprocess.run(keep, env=env, check=True, stdout=subprocess.DEVNULL)
         small = run(cloche, make_tasks(work / "few", few), work / "out-few", options.concurrency, env)
