@@ -21,7 +21,6 @@ from cloche.agents.answer import AnswerBuilder, ChatAnswer
 from cloche.agents.base import ModelEndpoint
 from cloche.agents.clock import Clock
 from cloche.agents.errors import (
-    UNREACHABLE_HINT,
     ModelGarbage,
     ModelRateLimited,
     ModelStalled,
@@ -33,6 +32,7 @@ from cloche.agents.errors import (
 from cloche.agents.sse import EventDecoder, EventTooLong
 from cloche.agents.usage import UsageMeter
 from cloche.core.errors import ModelError
+from cloche.core.failures import UNREACHABLE_HINT
 
 ATTEMPTS = 4
 BACKOFF_FIRST_S = 0.5

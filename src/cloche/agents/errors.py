@@ -30,7 +30,6 @@ from typing import Any
 from cloche.core.errors import ClocheError, Domain, ModelError
 
 EXCERPT_CHARS = 300
-UNREACHABLE_HINT = "check that the model's server runs, and that --base-url is its address"
 
 
 class ModelRateLimited(ModelError):

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from cloche.core.errors import ClocheError, Domain
 
 DETAIL_LIMIT_CHARS = 16_384
+UNREACHABLE_HINT = "check that the model's server runs, and that --base-url is its address"
 _UNSUPPORTED = "ServiceOperationsUnsupportedError"
 
 # reasons found when a run is planned: many codes of one kind

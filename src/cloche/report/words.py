@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloche.agents.errors import UNREACHABLE_HINT
-from cloche.core.failures import Failure
+from cloche.core.failures import UNREACHABLE_HINT, Failure
 from cloche.core.outcome import TrialOutcome
 from cloche.core.verdict import INTERRUPTED
 from cloche.report.numbers import NOTHING, UNKNOWN, count, duration, money, plain, plural, rate

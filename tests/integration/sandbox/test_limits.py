@@ -94,7 +94,7 @@ async def test_without_a_limit_memory_counts_to_the_shared_pool(
 async def test_limits_that_cannot_be_are_refused(
     driver: LocalDriver, busybox_image: PreparedImage, resources: Resources
 ) -> None:
-    with pytest.raises(InvalidInput, match="is the least|is not between"):
+    with pytest.raises(InvalidInput, match=r"is the least|is not between"):
         await driver.create(SandboxSpec(resources=resources), busybox_image)
     assert await driver.list() == []
 

@@ -19,7 +19,6 @@ from cloche.agents.answer import ChatAnswer
 from cloche.agents.base import ModelEndpoint
 from cloche.agents.chat import ChatClient, retry_after_s
 from cloche.agents.errors import (
-    UNREACHABLE_HINT,
     ContextExceeded,
     MalformedToolCall,
     ModelAuthRefused,
@@ -33,6 +32,7 @@ from cloche.agents.errors import (
 )
 from cloche.agents.usage import UsageMeter
 from cloche.core.errors import ModelError
+from cloche.core.failures import UNREACHABLE_HINT
 from cloche.testing.model_server import Fault, Script, ScriptedCall, ScriptedModelServer, Turn
 
 Clock = Any
