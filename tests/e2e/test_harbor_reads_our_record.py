@@ -58,6 +58,13 @@ calls = [{name = "bash", arguments = {command = "touch /root/done"}}]
 text = "Done."
 fault = {kind = "status", status = 429, retry_after_s = 0.01}
 """,
+    "staged": """
+match = "Do the task staged"
+[[turns]]
+calls = [{name = "bash", arguments = {command = "touch /root/done"}}]
+[[turns]]
+text = "Done."
+""",
 }
 SEVERAL = r"""#!/bin/sh
 [ -e /root/done ] && r=1 || r=0
@@ -89,6 +96,20 @@ network_mode = "no-network"
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+    return folder
+
+
+def write_staged(folder: Path) -> Path:
+    """Write a task in two steps, the second of which is left out where the first was not solved."""
+    write_task(folder)
+    (folder / "instruction.md").unlink()
+    with (folder / "task.toml").open("a") as config:
+        config.write('[[steps]]\nname = "first"\nmin_reward = 1.0\n[[steps]]\nname = "second"\n')
+    for step in ("first", "second"):
+        part = folder / "steps" / step
+        (part / "solution").mkdir(parents=True)
+        (part / "instruction.md").write_text(f"Do the task {folder.name}, the {step} step.\n")
+        (part / "solution" / "solve.sh").write_text(SOLVE)
     return folder
 
 
@@ -129,7 +150,7 @@ def offline_environ(**more: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def job(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """One real run of three agents over four tasks, one of which has an image that does not exist."""
+    """One real run of three agents over five tasks: one has steps, one an image that does not exist."""
     top = tmp_path_factory.mktemp("run")
     for name, text in SCRIPTS.items():
         path = top / "scripts" / "scripted" / f"{name}.toml"
@@ -140,6 +161,7 @@ def job(installation: Installation, tmp_path_factory: pytest.TempPathFactory) ->
         write_task(top / "tasks" / "flaky"),
         write_task(top / "tasks" / "out", solve=SLOW, agent_s=3.0),
         write_task(top / "tasks" / "refused", image="no-such-image:1"),
+        write_staged(top / "tasks" / "staged"),
     ]
     folder = top / "jobs" / "first"
     serve = [sys.executable, "-m", "cloche.testing.model_server", "--scripts", str(top / "scripts")]
@@ -184,6 +206,13 @@ def test_harbor_parses_every_file_and_writes_it_again_as_it_was(peer: Peer, job:
     assert endings[out] == "ApiRateLimitError"
     assert endings[job.trial("out", "oracle")] == "AgentTimeoutError"
 
+    staged = job.trial("staged", "loop")
+    for step in ("first", "second"):
+        assert f"{staged}/steps/{step}/agent/trajectory.json" in report
+    assert [step["step_name"] for step in job.trials[staged]["step_results"]] == ["first", "second"]
+    given_up = job.trials[job.trial("staged", "nop")]["step_results"]
+    assert [step["verifier_result"]["rewards"] for step in given_up] == [{"reward": 0}]
+
 
 def disk_bytes(folder: Path) -> int:
     """Return what a folder takes on the disk, itself included; earlier attempts are trees of their own."""
@@ -195,10 +224,13 @@ def disk_bytes(folder: Path) -> int:
 
 
 def test_a_trial_takes_little_room(job: Job) -> None:
+    """A trial's tree; of a task in steps each step has a tree of its own, with folders of whole blocks."""
     attempts = [path.parent for path in job.folder.rglob("attempt.json")]
     sizes = {str(path.relative_to(job.folder)): disk_bytes(path) for path in attempts}
     assert len(sizes) >= 11
-    assert not {name: size for name, size in sizes.items() if size > TREE_MAX_BYTES}
+    trees = {str(path.relative_to(job.folder)): 1 + len([*(path / "steps").glob("*")]) for path in attempts}
+    allowed = {name: TREE_MAX_BYTES * count for name, count in trees.items()}
+    assert not {name: size for name, size in sizes.items() if size > allowed[name]}
 
 
 @contextlib.contextmanager
