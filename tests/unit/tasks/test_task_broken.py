@@ -224,8 +224,8 @@ def test_a_folder_that_is_a_link_out_of_the_task_is_refused(
 
 
 def test_links_inside_the_task_are_fine(make_task: MakeTask) -> None:
-    folder = make_task(files={"shared.sh": "#!/bin/sh\n", "tests/test.sh": None, "tests/a": "x"})
-    (folder / "tests" / "test.sh").symlink_to("../shared.sh")
+    folder = make_task(files={"common.sh": "#!/bin/sh\n", "tests/test.sh": None, "tests/a": "x"})
+    (folder / "tests" / "test.sh").symlink_to("../common.sh")
     (folder / "tests" / "b").symlink_to("a")
     assert load_task(folder).verifier.script.name == "test.sh"
 
