@@ -82,12 +82,12 @@ def create(
     from cloche.core.ids import new_id
     from cloche.sandbox.images import ImageStore
     from cloche.sandbox.settings import Settings
-    from cloche.sandbox.spec import Lease, NetworkMode, Resources, SandboxSpec
+    from cloche.sandbox.spec import Lease, NetworkMode, NetworkPolicy, Resources, SandboxSpec
 
     spec = SandboxSpec(
         id=name or new_id("sb"),
         resources=Resources(cpus=cpus, memory_bytes=memory, pids=pids),
-        network=NetworkMode(network),
+        network=NetworkPolicy(mode=NetworkMode(network)),
         env=parse_pairs(env, "--env"),
         user=user,
         workdir=workdir,

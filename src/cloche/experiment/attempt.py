@@ -142,7 +142,7 @@ class Attempt:
                 isolation=getattr(self._bench.driver, "isolation", ""),
                 image=self._image.name,
                 image_digest=self._image.digest,
-                network=spec.network.value,
+                network=spec.network.mode.value,
                 network_stated=task.environment.network_stated,
                 cpus=spec.resources.cpus,
                 memory_bytes=spec.resources.memory_bytes,

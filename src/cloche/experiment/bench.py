@@ -16,7 +16,7 @@ from cloche.experiment.plan import DEFAULT_MEMORY_BYTES, PlannedTrial
 from cloche.experiment.record.export import Job
 from cloche.experiment.secrets import Scrubber
 from cloche.sandbox.driver import Driver
-from cloche.sandbox.spec import Lease, Resources, SandboxSpec
+from cloche.sandbox.spec import Lease, NetworkPolicy, Resources, SandboxSpec
 from cloche.tasks.model import Environment
 from cloche.tasks.refuse import resolve_env
 
@@ -84,7 +84,7 @@ def sandbox_spec(
         resources=Resources(
             cpus=environment.cpus, memory_bytes=environment.memory_bytes or DEFAULT_MEMORY_BYTES
         ),
-        network=environment.network_mode,
+        network=NetworkPolicy(mode=environment.network_mode),
         env=resolve_env(environment.env, bench.environ),
         user=environment.user,
         workdir=environment.workdir,

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from cloche.sandbox.handle import Sandbox
-from cloche.sandbox.spec import PreparedImage, SandboxSpec
+from cloche.sandbox.spec import NetworkPolicy, PreparedImage, SandboxSpec
+
+
+class Capability(StrEnum):
+    """What a driver (or one of its runtimes) can do beyond running commands and moving files."""
+
+    PAUSE = "pause"
+    FORK = "fork"
+    SNAPSHOT = "snapshot"
+    DIFF = "diff"
+    DISK_LIMIT = "disk_limit"
+    MEMORY_LIMIT = "memory_limit"
+    CPU_LIMIT = "cpu_limit"
+    PIDS_LIMIT = "pids_limit"
+    PUBLIC = "public"
+    ALLOWLIST = "allowlist"
+    NETWORK_SWITCH = "network_switch"
+    UNIT = "unit"
+    VOLUMES = "volumes"
 
 
 class SandboxState(StrEnum):
@@ -16,7 +34,37 @@ class SandboxState(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
+    PAUSED = "paused"
     ENDED = "ended"
+
+
+class ChangeKind(StrEnum):
+    """How a path differs from the image."""
+
+    ADDED = "added"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One path of a workspace diff. ``type`` is ``file``, ``dir``, ``link`` or ``other``."""
+
+    path: str
+    kind: ChangeKind
+    type: str
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denial:
+    """A connection or a name that the network policy refused. ``at`` is seconds since 1970."""
+
+    at: float
+    name: str
+    address: str
+    port: int
+    protocol: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +78,8 @@ class SandboxInfo:
     labels: Mapping[str, str] = field(default_factory=dict)
     pid: int | None = None
     reason: str = ""
+    spec: SandboxSpec | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +94,18 @@ class Leftover:
 
 
 class Driver(Protocol):
-    """Makes, finds and ends sandboxes on one substrate, which is the only truth about them."""
+    """Makes, finds and ends sandboxes on one substrate, which is the only truth about them.
+
+    What its ``capabilities`` lack raises PlanRefused (``plan/capability_missing``), naming the capability;
+    ``create`` refuses a spec that needs it in the same way. All but ``create`` raise NotFound or SandboxLost.
+    """
 
     @property
     def name(self) -> str:
         """``local``, ``docker`` or ``kubernetes``."""
+
+    def capabilities(self, isolation: str | None = None) -> frozenset[Capability]:
+        """Return what it can do with this isolation (``None``: its default), on this machine as it is."""
 
     async def create(self, spec: SandboxSpec, image: PreparedImage) -> Sandbox:
         """Make the sandbox and return when its guest answers.
@@ -62,6 +119,27 @@ class Driver(Protocol):
 
     async def delete(self, sandbox_id: str) -> bool:
         """End it and leave nothing; return once all is gone. False if there was nothing of that id."""
+
+    async def pause(self, sandbox_id: str) -> None:
+        """Freeze every process but keep the lease running; twice is no error."""
+
+    async def resume(self, sandbox_id: str) -> None:
+        """Let it go on; of one that is not paused is no error."""
+
+    async def fork(self, sandbox_id: str, specs: Sequence[SandboxSpec]) -> list[Sandbox]:
+        """Make sandboxes whose file systems begin as this one's is now; it is frozen only for the copy."""
+
+    async def snapshot(self, sandbox_id: str, name: str) -> PreparedImage:
+        """Make an image of the file system as it is now: the image's layers and one of what was written."""
+
+    async def diff(self, sandbox_id: str) -> list[Change]:
+        """Return how the file system differs from the image, by path."""
+
+    async def set_network(self, sandbox_id: str, policy: NetworkPolicy) -> NetworkPolicy:
+        """Change what it may reach, read back what holds and return that. Fails closed."""
+
+    async def denials(self, sandbox_id: str) -> list[Denial]:
+        """Return what its network policy refused so far (the newest, within a bound)."""
 
     async def leftovers(self) -> list[Leftover]:
         """What is on the host that no live sandbox owns. Changes nothing."""

@@ -14,19 +14,65 @@ from cloche.core.ids import new_id
 
 
 class NetworkMode(StrEnum):
-    """What a sandbox may reach: nothing, or public addresses (never the host, private or other sandboxes)."""
+    """What a sandbox may reach: nothing, what a list names, or public addresses.
+
+    Never the host, private networks, metadata services or sandboxes outside its own unit.
+    """
 
     NONE = "none"
+    ALLOWLIST = "allowlist"
     PUBLIC = "public"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPolicy:
+    """A mode and, for ``allowlist``, what it names.
+
+    An entry of ``allow`` is ``example.org``, ``*.example.org`` (any name below it), an address or a CIDR,
+    each with ``:port`` or ``:first-last`` behind it where only these ports are meant (IPv6 in brackets
+    then). ``presets`` are names of lists the host knows (``packages``: what its apt, pip and npm use).
+    """
+
+    mode: NetworkMode = NetworkMode.NONE
+    allow: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Hard limits; ``None`` means no limit of its own (memory then counts to the shared pool)."""
+    """Hard limits; ``None`` means no limit of its own (memory then counts to the shared pool).
+
+    ``cpus_request`` and ``memory_request_bytes`` are what admission counts, where less than the limit is
+    expected to be used (overcommit); ``None`` is the limit.
+    """
 
     cpus: float | None = None
     memory_bytes: int | None = None
     pids: int = 4096
+    disk_bytes: int | None = None
+    cpus_request: float | None = None
+    memory_request_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A folder of the host, seen read-only at ``target`` (absolute) inside."""
+
+    source: Path
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Membership in a set of sandboxes that come and go together and share a private network.
+
+    ``members`` are the names of all of them, the main one first, the same in each member's spec; a member
+    reaches another by its name. Members of another unit, and sandboxes without one, are out of reach.
+    """
+
+    id: str
+    name: str
+    members: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +117,16 @@ class PreparedImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """Everything that makes one sandbox, apart from its image."""
+    """Everything that makes one sandbox, apart from its image.
+
+    ``isolation`` names the runtime (``native``, ``crun``, ``runc``, ``gvisor``); ``None`` is the driver's
+    default. ``owner`` and ``idempotency_key`` are the service's: who may see it, and under which key it was
+    asked for. Both are kept in the record, so that a service that starts again knows them.
+    """
 
     id: str = field(default_factory=lambda: new_id("sb"))
     resources: Resources = field(default_factory=Resources)
-    network: NetworkMode = NetworkMode.NONE
+    network: NetworkPolicy = field(default_factory=NetworkPolicy)
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
     workdir: str | None = None
@@ -83,6 +134,12 @@ class SandboxSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     lease: Lease = field(default_factory=Lease)
     no_new_privileges: bool = False
+    isolation: str | None = None
+    volumes: tuple[Volume, ...] = ()
+    unit: Unit | None = None
+    owner: str = ""
+    idempotency_key: str | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

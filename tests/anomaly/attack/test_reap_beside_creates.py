@@ -10,7 +10,9 @@ import pytest
 from cloche.sandbox import leaks
 from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import Command, NetworkMode, PreparedImage, SandboxSpec
+from cloche.sandbox.spec import Command, NetworkMode, NetworkPolicy, PreparedImage, SandboxSpec
+
+PUBLIC = NetworkPolicy(mode=NetworkMode.PUBLIC)
 
 WAIT_S = 30
 
@@ -31,7 +33,7 @@ async def test_a_sandbox_made_during_the_look_keeps_its_link(
     reaper = LocalDriver(settings)
     reaping = asyncio.create_task(reaper.reap())
     await asyncio.to_thread(looking.wait, WAIT_S)
-    async with await driver.create(SandboxSpec(network=NetworkMode.PUBLIC), busybox_image) as sandbox:
+    async with await driver.create(SandboxSpec(network=PUBLIC), busybox_image) as sandbox:
         made.set()
         reaped = await reaping
         links = (await sandbox.run(Command(shell="ip -o link | grep -c eth0"))).stdout.text

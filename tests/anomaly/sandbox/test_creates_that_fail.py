@@ -20,8 +20,10 @@ from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.native import launch
 from cloche.sandbox.native.host import Host, check
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import Command, ImageConfig, NetworkMode, PreparedImage, SandboxSpec
+from cloche.sandbox.spec import Command, ImageConfig, NetworkMode, NetworkPolicy, PreparedImage, SandboxSpec
 from cloche.testing.sandboxes import make_busybox_image, processes_of, stop_spawner
+
+PUBLIC = NetworkPolicy(mode=NetworkMode.PUBLIC)
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ async def test_a_machine_without_nft(
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr("cloche.sandbox.native.network.check_public", lambda: None)
     with pytest.raises(EnvironmentUnusable, match="nft") as caught:
-        await driver.create(SandboxSpec(network=NetworkMode.PUBLIC), busybox_image)
+        await driver.create(SandboxSpec(network=PUBLIC), busybox_image)
     assert caught.value.hint == "apt-get install nftables"
     assert await driver.list() == []
     await stop_spawner(settings)

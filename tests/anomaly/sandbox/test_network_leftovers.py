@@ -17,8 +17,10 @@ from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.leaks import tables
 from cloche.sandbox.native import network
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import Command, NetworkMode, PreparedImage, SandboxSpec
+from cloche.sandbox.spec import Command, NetworkMode, NetworkPolicy, PreparedImage, SandboxSpec
 from cloche.testing.sandboxes import processes_of, stop_spawner
+
+PUBLIC = NetworkPolicy(mode=NetworkMode.PUBLIC)
 
 IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
@@ -66,7 +68,7 @@ async def resolves(sandbox) -> bool:
 async def test_names_are_resolved_after_the_spawner_was_killed(
     driver: LocalDriver, busybox_image: PreparedImage, settings: Settings
 ) -> None:
-    async with await driver.create(SandboxSpec(network=NetworkMode.PUBLIC), busybox_image) as sandbox:
+    async with await driver.create(SandboxSpec(network=PUBLIC), busybox_image) as sandbox:
         server = resolver(settings)
         os.kill(spawner(settings), signal.SIGKILL)
         assert await resolves(sandbox)
@@ -82,7 +84,7 @@ async def test_names_are_resolved_after_the_spawner_was_killed(
 async def test_a_killed_name_server_is_replaced(
     driver: LocalDriver, busybox_image: PreparedImage, settings: Settings
 ) -> None:
-    async with await driver.create(SandboxSpec(network=NetworkMode.PUBLIC), busybox_image) as sandbox:
+    async with await driver.create(SandboxSpec(network=PUBLIC), busybox_image) as sandbox:
         assert await resolves(sandbox)
         killed = resolver(settings)
         os.kill(killed, signal.SIGKILL)
@@ -97,7 +99,7 @@ async def test_a_killed_name_server_is_replaced(
 async def test_what_killed_processes_left_of_a_network_is_reaped(
     driver: LocalDriver, busybox_image: PreparedImage, settings: Settings
 ) -> None:
-    sandbox = await driver.create(SandboxSpec(network=NetworkMode.PUBLIC), busybox_image)
+    sandbox = await driver.create(SandboxSpec(network=PUBLIC), busybox_image)
     (info,) = await driver.list()
     server = resolver(settings)
     os.kill(spawner(settings), signal.SIGKILL)
@@ -126,7 +128,7 @@ async def test_a_link_without_a_sandbox_is_seen_and_removed(driver: LocalDriver,
 async def test_the_name_server_leaves_by_itself_when_all_others_are_gone(
     driver: LocalDriver, busybox_image: PreparedImage, settings: Settings
 ) -> None:
-    sandbox = await driver.create(SandboxSpec(network=NetworkMode.PUBLIC), busybox_image)
+    sandbox = await driver.create(SandboxSpec(network=PUBLIC), busybox_image)
     (info,) = await driver.list()
     server = resolver(settings)
     os.kill(spawner(settings), signal.SIGKILL)

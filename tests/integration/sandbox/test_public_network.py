@@ -19,9 +19,9 @@ from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.native import network
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import Command, NetworkMode, PreparedImage, SandboxSpec
+from cloche.sandbox.spec import Command, NetworkMode, NetworkPolicy, PreparedImage, SandboxSpec
 
-PUBLIC = NetworkMode.PUBLIC
+PUBLIC = NetworkPolicy(mode=NetworkMode.PUBLIC)
 IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 

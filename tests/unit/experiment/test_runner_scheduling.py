@@ -140,7 +140,7 @@ async def test_a_sandbox_is_labelled_limited_and_leased_before_it_is_made(
         "agent": "nop",
     }
     assert spec.resources.memory_bytes == 64 << 20
-    assert spec.network is NetworkMode.NONE
+    assert spec.network.mode is NetworkMode.NONE
     phases_s = task.environment.build_timeout_s + 360 + 30 + 20
     assert spec.lease.ttl_s == phases_s + LEASE_SLACK_S
     assert spec.lease.heartbeat_s == HEARTBEAT_S

@@ -11,7 +11,8 @@ import time
 
 from cloche.core.errors import InfraError, NotFound, SandboxLost
 from cloche.core.ids import is_name
-from cloche.sandbox.driver import Leftover, SandboxInfo, SandboxState
+from cloche.sandbox.driver import Capability, Leftover, SandboxInfo, SandboxState
+from cloche.sandbox.drivers.base import CapabilityGate
 from cloche.sandbox.drivers.runtime import Made, Runtime
 from cloche.sandbox.guest.connection import connect
 from cloche.sandbox.handle import Sandbox
@@ -22,7 +23,7 @@ from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import PreparedImage, SandboxSpec
 
 
-class LocalDriver:
+class LocalDriver(CapabilityGate):
     """Implements :class:`cloche.sandbox.driver.Driver` over a :class:`Runtime` (default: native)."""
 
     name = "local"
@@ -36,8 +37,13 @@ class LocalDriver:
         """How its sandboxes are kept apart from the host."""
         return self._runtime.isolation
 
+    def capabilities(self, isolation: str | None = None) -> frozenset[Capability]:
+        """See :meth:`cloche.sandbox.driver.Driver.capabilities`."""
+        return self._runtime.capabilities()
+
     async def create(self, spec: SandboxSpec, image: PreparedImage) -> Sandbox:
         """See :meth:`cloche.sandbox.driver.Driver.create`; raises EnvironmentUnusable as well."""
+        self.check_capabilities(spec)
         record = Record(spec=spec, image=image, created_at=time.time(), boot=boot_id(), owner=this_process())
         made = await self._runtime.create(spec, image, record.dump())
         try:

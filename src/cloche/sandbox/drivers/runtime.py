@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cloche.sandbox.driver import Leftover
+from cloche.sandbox.driver import Capability, Leftover
 from cloche.sandbox.spec import PreparedImage, SandboxSpec
 
 
@@ -28,6 +28,9 @@ class Runtime(Protocol):
     @property
     def isolation(self) -> str:
         """How it isolates, as records say it: ``native``, later ``crun`` or ``gvisor``."""
+
+    def capabilities(self) -> frozenset[Capability]:
+        """Return what it can do on this machine as it is."""
 
     async def create(self, spec: SandboxSpec, image: PreparedImage, record: bytes) -> Made:
         """Make the sandbox; ``record`` is on disk before. Raises a ClocheError, and then nothing is left."""

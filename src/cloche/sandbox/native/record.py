@@ -9,7 +9,6 @@ it makes the sandbox, ``native`` (how to know its process again) before the gues
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from dataclasses import dataclass
@@ -17,10 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cloche.sandbox.driver import SandboxInfo, SandboxState
-from cloche.sandbox.spec import ImageConfig, Lease, NetworkMode, PreparedImage, Resources, SandboxSpec
+from pydantic import TypeAdapter
 
-VERSION = 1
+from cloche.sandbox.driver import SandboxInfo, SandboxState
+from cloche.sandbox.spec import PreparedImage, SandboxSpec
+
+VERSION = 2
 
 _REASONS = {
     ("guest_exit", 0): "its lease ran out",
@@ -50,67 +51,24 @@ class Record:
     created_at: float
     boot: str
     owner: tuple[int, int] | None = None
+    version: int = VERSION
 
     def dump(self) -> bytes:
         """Return JSON."""
-        spec, image = self.spec, self.image
-        fields = {
-            "version": VERSION,
-            "created_at": self.created_at,
-            "boot": self.boot,
-            "owner": self.owner,
-            "spec": {
-                "id": spec.id,
-                "resources": dataclasses.asdict(spec.resources),
-                "network": spec.network.value,
-                "env": dict(spec.env),
-                "user": spec.user,
-                "workdir": spec.workdir,
-                "hostname": spec.hostname,
-                "labels": dict(spec.labels),
-                "lease": dataclasses.asdict(spec.lease),
-                "no_new_privileges": spec.no_new_privileges,
-            },
-            "image": {
-                "name": image.name,
-                "digest": image.digest,
-                "layers": [str(layer) for layer in image.layers],
-                "origin": image.origin,
-                "config": {
-                    "env": dict(image.config.env),
-                    "user": image.config.user,
-                    "workdir": image.config.workdir,
-                    "entrypoint": list(image.config.entrypoint),
-                    "cmd": list(image.config.cmd),
-                },
-            },
-        }
-        return json.dumps(fields, ensure_ascii=True).encode()
+        return _adapter().dump_json(self)
+
+
+@cache
+def _adapter() -> TypeAdapter[Record]:
+    return TypeAdapter(Record)
 
 
 def parse(data: bytes) -> Record:
-    """Return what ``dump`` wrote. Raises ValueError, KeyError or TypeError on anything else."""
-    fields = json.loads(data)
-    if fields["version"] != VERSION:
-        raise ValueError(f"a record of version {fields['version']}")
-    spec, image = dict(fields["spec"]), dict(fields["image"])
-    config = dict(image.pop("config"))
-    spec["resources"] = Resources(**spec["resources"])
-    spec["lease"] = Lease(**spec["lease"])
-    spec["network"] = NetworkMode(spec["network"])
-    config["entrypoint"], config["cmd"] = tuple(config["entrypoint"]), tuple(config["cmd"])
-    image["layers"] = tuple(Path(layer) for layer in image["layers"])
-    return Record(
-        spec=SandboxSpec(**spec),
-        image=PreparedImage(**image, config=ImageConfig(**config)),
-        created_at=float(fields["created_at"]),
-        boot=str(fields["boot"]),
-        owner=_owner(fields["owner"]),
-    )
-
-
-def _owner(value: Any) -> tuple[int, int] | None:
-    return None if value is None else (int(value[0]), int(value[1]))
+    """Return what ``dump`` wrote. Raises ValueError on anything else."""
+    record = _adapter().validate_json(data)
+    if record.version != VERSION:
+        raise ValueError(f"a record of version {record.version}")
+    return record
 
 
 def this_process() -> tuple[int, int]:
@@ -187,6 +145,8 @@ class Folder:
             labels=record.spec.labels if record else {},
             pid=pid,
             reason=reason,
+            spec=record.spec if record else None,
+            digest=record.image.digest if record else "",
         )
 
 
@@ -217,7 +177,7 @@ def read_folder(path: Path) -> Folder | None:
         return None
     try:
         record = parse(data) if data else None
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         record = None
     return Folder(path, record, _native(_read(path / "native")), _json(_read(path / "end.json")))
 

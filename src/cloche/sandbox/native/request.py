@@ -83,7 +83,7 @@ def hosts(hostname: str) -> str:
 
 def resolv_conf(spec: SandboxSpec, gateway: str) -> str:
     """Return ``/etc/resolv.conf``."""
-    if spec.network is NetworkMode.PUBLIC:
+    if spec.network.mode is NetworkMode.PUBLIC:
         return f"nameserver {gateway}\noptions timeout:3 attempts:3\n"
     return "# this sandbox has no network\n"
 
@@ -127,7 +127,7 @@ def create_fields(
         (Tag.HOSTS, hosts(hostname)),
         (Tag.RESOLV, resolv_conf(spec, gateway)),
         *_limits(spec),
-        (Tag.NETWORK, int(spec.network is NetworkMode.PUBLIC)),
+        (Tag.NETWORK, int(spec.network.mode is NetworkMode.PUBLIC)),
         (Tag.SHM, SHARED_MEMORY_BYTES),
         *((Tag.ARG, argument) for argument in guest_arguments(spec, image.config)),
         *((Tag.ENV, f"{name}={value}") for name, value in environment(spec, image.config).items()),

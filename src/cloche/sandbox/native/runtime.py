@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from cloche.core.errors import ClocheError, InfraError, InvalidInput
 from cloche.sandbox import leaks
-from cloche.sandbox.driver import Leftover
+from cloche.sandbox.driver import Capability, Leftover
 from cloche.sandbox.drivers.runtime import Made
 from cloche.sandbox.guest.frames import Fields
 from cloche.sandbox.native import network
@@ -36,9 +36,20 @@ class NativeRuntime:
         self._cgroups = Cgroups(settings)
         self._gateway = str(network.plan(settings).gateway)
 
+    def capabilities(self) -> frozenset[Capability]:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.capabilities`."""
+        return frozenset(
+            {
+                Capability.PUBLIC,
+                Capability.MEMORY_LIMIT,
+                Capability.CPU_LIMIT,
+                Capability.PIDS_LIMIT,
+            }
+        )
+
     async def create(self, spec: SandboxSpec, image: PreparedImage, record: bytes) -> Made:
         """See :meth:`cloche.sandbox.drivers.runtime.Runtime.create`."""
-        if spec.network is NetworkMode.PUBLIC:
+        if spec.network.mode is NetworkMode.PUBLIC:
             network.check_public()
         fields = create_fields(spec, image, record, self._settings, self._gateway)
         asking = asyncio.ensure_future(self._ask_create(fields))

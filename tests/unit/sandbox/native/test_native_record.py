@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from cloche.sandbox.driver import SandboxState
 from cloche.sandbox.native import record
 from cloche.sandbox.native.record import Record, parse, process_start_time, read_folder, read_folders
-from cloche.sandbox.spec import ImageConfig, Lease, NetworkMode, PreparedImage, Resources, SandboxSpec
+from cloche.sandbox.spec import (
+    ImageConfig,
+    Lease,
+    NetworkMode,
+    NetworkPolicy,
+    PreparedImage,
+    Resources,
+    SandboxSpec,
+)
 
 TEXT = st.text(max_size=20)
 PAIRS = st.dictionaries(TEXT, TEXT, max_size=3)
@@ -26,7 +34,7 @@ SPECS = st.builds(
         memory_bytes=st.none() | st.integers(1, 1 << 40),
         pids=st.integers(1, 10000),
     ),
-    network=st.sampled_from(NetworkMode),
+    network=st.builds(NetworkPolicy, mode=st.sampled_from(NetworkMode)),
     env=PAIRS,
     user=st.none() | TEXT,
     workdir=st.none() | TEXT,

@@ -10,7 +10,17 @@ from cloche.core.errors import InvalidInput
 from cloche.sandbox.native import request
 from cloche.sandbox.native.wire import Tag
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import ImageConfig, Lease, NetworkMode, PreparedImage, Resources, SandboxSpec
+from cloche.sandbox.spec import (
+    ImageConfig,
+    Lease,
+    NetworkMode,
+    NetworkPolicy,
+    PreparedImage,
+    Resources,
+    SandboxSpec,
+)
+
+PUBLIC = NetworkPolicy(mode=NetworkMode.PUBLIC)
 
 SETTINGS = Settings(state_dir=Path("/state"), run_dir=Path("/run/x"))
 IMAGE = PreparedImage(
@@ -75,9 +85,7 @@ def test_a_path_is_there_even_if_the_image_has_none() -> None:
 
 def test_name_files() -> None:
     assert "127.0.1.1\tme\n" in request.hosts("me")
-    assert request.resolv_conf(SandboxSpec(network=NetworkMode.PUBLIC), "10.0.0.1").startswith(
-        "nameserver 10.0.0.1\n"
-    )
+    assert request.resolv_conf(SandboxSpec(network=PUBLIC), "10.0.0.1").startswith("nameserver 10.0.0.1\n")
     assert "nameserver" not in request.resolv_conf(SandboxSpec(), "10.0.0.1")
 
 

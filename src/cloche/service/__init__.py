@@ -1,0 +1,1 @@
+"""The environment service without HTTP: admission, life, events. Must know no agent, model or task."""
