@@ -89,9 +89,11 @@ class CreateBody(SandboxBody):
     """``POST /v1/sandboxes``. ``sidecars`` are more sandboxes on one private network, by name.
 
     Main one and sidecars are admitted, started and ended together. ``idempotency_key`` (per API key):
-    the same body again gives the same sandbox, another body 409.
+    the same body again gives the same sandbox, another body 409. ``id`` is a name of the client's own for
+    it; one that is taken, by whomever, is 409 too.
     """
 
+    id: Name | None = None
     labels: Labels = {}
     network: NetworkBody = NetworkBody()
     lease: LeaseBody = LeaseBody()
@@ -178,6 +180,31 @@ class SandboxView(Answer):
     unit: str | None = None
     sidecars: dict[str, str] = {}
     """Name of each sidecar and the id of its sandbox."""
+
+
+class DefaultsView(Answer):
+    """``GET …/defaults``: what its commands get where they say nothing themselves.
+
+    A client that speaks to the guest itself (``GET …/guest``) needs it, since the guest knows no image.
+    ``env`` is the image's, and the sandbox's over it. ``oom_kills`` counts the processes that the memory
+    limit has killed so far; absent where the guest sees that for itself.
+    """
+
+    env: dict[str, str] = {}
+    user: str = ""
+    workdir: str = "/"
+    oom_kills: int | None = None
+
+
+class CapabilitiesView(Answer):
+    """``GET /v1/capabilities``: the driver, and what it can do at each isolation level, by name.
+
+    ``default`` is the level of a sandbox that asks for none.
+    """
+
+    driver: str
+    default: str
+    isolation: dict[str, tuple[str, ...]]
 
 
 class SandboxPage(Answer):
