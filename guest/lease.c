@@ -40,6 +40,9 @@ int64_t lease_deadline_ms(void)
 
 bool lease_expired(void) { return lease_deadline_ms() <= now_ms(); }
 
+/* The host let the sandbox go on: nobody could ask for anything meanwhile. The ttl went on. */
+void lease_resumed(void) { guest.last_request_ms = guest.last_heartbeat_ms = now_ms(); }
+
 void request_heartbeat(struct request *r)
 {
     guest.last_heartbeat_ms = now_ms();
@@ -63,5 +66,7 @@ void request_ping(struct request *r)
     put_number(out, F_DURATION_US, (uint64_t)(now_us() - guest.started_ms * 1000));
     if (left != NEVER)
         put_number(out, F_TTL_MS, (uint64_t)(left > now_ms() ? left - now_ms() : 0));
+    if (guest.ttl_until_ms != NEVER)
+        put_number(out, F_TTL_ALONE_MS, (uint64_t)(guest.ttl_until_ms > now_ms() ? guest.ttl_until_ms - now_ms() : 0));
     reply_end(r->connection, mark);
 }

@@ -96,6 +96,8 @@ void loop_turn(int64_t deadline_ms)
     if (deadline_ms != 0)
         arm(deadline_ms);
     int n = epoll_wait(epoll_fd, events, BATCH, deadline_ms == 0 ? 0 : -1);
+    if (n < 0 && errno == EINTR) /* frozen meanwhile: look at what came before anybody judges the time */
+        n = epoll_wait(epoll_fd, events, BATCH, 0);
     for (int i = 0; i < n; i++) {
         struct source *source = events[i].data.ptr;
         if (source->fd >= 0)

@@ -36,8 +36,11 @@ static void children_ready(struct source *source, uint32_t events)
 {
     struct signalfd_siginfo info[16];
     (void)events;
-    while (read(source->fd, info, sizeof info) > 0) {
-    }
+    ssize_t size;
+    while ((size = read(source->fd, info, sizeof info)) > 0)
+        for (size_t i = 0; i < (size_t)size / sizeof *info; i++)
+            if (info[i].ssi_signo == SIGUSR1 && info[i].ssi_code == SI_USER && info[i].ssi_pid == 0)
+                lease_resumed(); /* nobody inside can send one like it: those have a pid */
     commands_reap();
 }
 
@@ -82,6 +85,7 @@ static bool settle_signals(void)
     sigprocmask(SIG_SETMASK, &all, NULL); /* none of them may end or stop the guest */
     sigemptyset(&all);
     sigaddset(&all, SIGCHLD);
+    sigaddset(&all, SIGUSR1); /* the host tells that it let a paused sandbox go on */
     children = (struct source){signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK), children_ready};
     return children.fd >= 0 && loop_add(&children, EPOLLIN) == 0;
 }

@@ -99,6 +99,7 @@ enum tag {
     F_LIMIT = 50,       /* number */
     F_CONNECTIONS = 51, /* number */
     F_FOLLOW = 52,      /* number: 1 looks at what a symbolic link leads to */
+    F_TTL_ALONE_MS = 70, /* number: what is left of the ttl, whatever the other limits; absent: for ever */
 };
 
 enum stdin_mode { STDIN_EMPTY = 0, STDIN_STREAM = 1 };

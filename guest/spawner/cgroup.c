@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +18,9 @@
 
 #include "sys.h"
 
-enum { MEMORY, CPU, PIDS, CONTROLLERS };
-static const char *const names[CONTROLLERS] = {"memory", "cpu", "pids"};
-static int v1_top[CONTROLLERS] = {-1, -1, -1}, v1_root[CONTROLLERS] = {-1, -1, -1};
+enum { MEMORY, CPU, PIDS, FREEZER, CONTROLLERS }; /* the last only where there is no v2 */
+static const char *const names[CONTROLLERS] = {"memory", "cpu", "pids", "freezer"};
+static int v1_top[CONTROLLERS] = {-1, -1, -1, -1}, v1_root[CONTROLLERS] = {-1, -1, -1, -1};
 static int v2_root = -1, v2_top = -1;
 static bool v2_limits[CONTROLLERS];
 static char top_name[32], own_name[48];
@@ -93,6 +94,10 @@ int cgroup_start(struct failure *f)
 {
     snprintf(top_name, sizeof top_name, "cloche-%s", settings.instance);
     find_mounts();
+    if (v2_root >= 0 && v1_root[FREEZER] >= 0) {
+        close(v1_root[FREEZER]);
+        v1_root[FREEZER] = -1;
+    }
     for (int i = 0; i < CONTROLLERS; i++)
         if (v1_root[i] >= 0 && (v1_top[i] = make_open(v1_root[i], top_name)) < 0)
             return fail(f, "make a cgroup (v1)");
@@ -113,7 +118,7 @@ const char *cgroup_enforced(void)
 {
     static char text[32];
     text[0] = 0;
-    for (int i = 0; i < CONTROLLERS; i++)
+    for (int i = 0; i < FREEZER; i++)
         if (v1_top[i] >= 0 || v2_limits[i])
             strcat(strcat(text, text[0] ? " " : ""), names[i]);
     return text;
@@ -140,6 +145,8 @@ static int limit_v1(int which, int dir, const struct request *r, uint64_t memory
                    : -1;
     if (which == CPU)
         return put_number_at(dir, "cpu.cfs_quota_us", r->cpu_us);
+    if (which == FREEZER)
+        return 0;
     return put_number_at(dir, "pids.max", r->pids);
 }
 
@@ -188,7 +195,7 @@ static int delegate(int dir, uint32_t owner)
 
 static bool wanted_v1(int which, const struct request *r)
 {
-    uint64_t limit[CONTROLLERS] = {r->memory, r->cpu_us, r->pids};
+    uint64_t limit[CONTROLLERS] = {r->memory, r->cpu_us, r->pids, 1};
     return v1_top[which] >= 0 && limit[which] != 0;
 }
 
@@ -245,6 +252,15 @@ int cgroup_enter(const struct sandbox *s, const struct request *r, struct failur
     return 0;
 }
 
+/* What v2 has frozen dies all the same; v1's freezer is asked to let go once the kill is sent. */
+void cgroup_thaw_for_death(const char *id)
+{
+    char file[ID_BYTES + 16];
+    snprintf(file, sizeof file, "%s/freezer.state", id);
+    if (v2_top < 0 && v1_top[FREEZER] >= 0)
+        put_text_at(v1_top[FREEZER], file, "THAWED");
+}
+
 void cgroup_kill(const char *id)
 {
     char file[ID_BYTES + 32];
@@ -253,6 +269,63 @@ void cgroup_kill(const char *id)
         snprintf(file, sizeof file, places[i], id);
         put_text_at(v2_top, file, "1");
     }
+}
+
+/* Whether it becomes frozen within ten seconds: a process may be in the middle of something. */
+static bool becomes_frozen(int dir)
+{
+    char text[256];
+    int events = openat(dir, "cgroup.events", O_RDONLY | O_CLOEXEC);
+    for (int tries = 0; events >= 0 && tries < 100; tries++) {
+        ssize_t n = pread(events, text, sizeof text - 1, 0);
+        text[n > 0 ? n : 0] = 0;
+        if (strstr(text, "frozen 1") != NULL) {
+            close(events);
+            return true;
+        }
+        poll(&(struct pollfd){.fd = events, .events = POLLPRI}, 1, 100);
+    }
+    close(events);
+    errno = EBUSY;
+    return false;
+}
+
+static bool becomes_frozen_v1(int dir)
+{
+    char text[32];
+    for (int tries = 0; tries < 10000; tries++) {
+        if (read_file_at(dir, "freezer.state", text, sizeof text) > 0 && strncmp(text, "FROZEN", 6) == 0)
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    errno = EBUSY;
+    return false;
+}
+
+static int open_v2(const char *id)
+{
+    char pooled[ID_BYTES + 8];
+    snprintf(pooled, sizeof pooled, "_pool/%s", id);
+    int dir = openat(v2_top, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return dir >= 0 ? dir : openat(v2_top, pooled, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* Returns once every process is frozen; or all may go on, which needs no waiting. */
+int cgroup_freeze(const char *id, bool frozen, struct failure *f)
+{
+    bool v2 = v2_top >= 0;
+    int dir = v2 ? open_v2(id) : v1_top[FREEZER] < 0 ? -1 : openat(v1_top[FREEZER], id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return v2 || v1_top[FREEZER] >= 0 ? fail(f, "find the sandbox's cgroup")
+                                          : fail_with(f, "unsupported", ENOTSUP, "no cgroup here can freeze processes");
+    int result = v2 ? put_text_at(dir, "cgroup.freeze", frozen ? "1" : "0")
+                    : put_text_at(dir, "freezer.state", frozen ? "FROZEN" : "THAWED");
+    if (result == 0 && frozen && !(v2 ? becomes_frozen(dir) : becomes_frozen_v1(dir)))
+        result = -1;
+    if (result != 0)
+        fail(f, frozen ? "freeze the sandbox" : "let the sandbox go on");
+    close(dir);
+    return result;
 }
 
 /* Removes a directory and those below it, waiting for dying processes up to two seconds in all. */

@@ -29,13 +29,13 @@ struct sock_fprog *seccomp_program;
 
 enum step {
     STEP_DESCRIPTORS = 1, STEP_GO, STEP_IDS, STEP_MOUNTS, STEP_ROOT, STEP_PROC, STEP_SYS, STEP_DEV, STEP_ETC,
-    STEP_MASK, STEP_HOSTNAME, STEP_NETWORK, STEP_LIMITS, STEP_SECCOMP, STEP_EXEC,
+    STEP_VOLUMES, STEP_MASK, STEP_HOSTNAME, STEP_NETWORK, STEP_LIMITS, STEP_SECCOMP, STEP_EXEC,
 };
 
 static const char *const steps[] = {
     "", "set up descriptors", "wait for the spawner", "become root inside", "make the sandbox's mounts",
     "change the root", "put /proc in place", "put /sys in place", "put /dev in place", "put files of /etc in place",
-    "close what /proc and /sys show of the host", "set the host name", "set the network up", "set limits",
+    "put a volume in place (a folder of the image that is no link)", "close what /proc and /sys show of the host", "set the host name", "set the network up", "set limits",
     "install the system call filter", "start the guest",
 };
 
@@ -68,19 +68,17 @@ static void take_descriptors(const struct birth *b)
 }
 
 /* The spawner sends the overlay when ids, cgroups and the record are done; its death ends the wait, and us. */
-static int wait_for_go(uint32_t *address)
+static void wait_for_go(uint32_t *address, int *mounts, size_t count)
 {
-    char space[CMSG_SPACE(sizeof(int))];
+    char space[CMSG_SPACE((1 + VOLUMES_MAX) * sizeof(int))];
     struct iovec data = {address, sizeof *address};
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
     if (recvmsg(FD_CHILD_CONTROL, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *address)
         _exit(3);
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    int fd;
-    if (header == NULL || header->cmsg_type != SCM_RIGHTS)
+    if (header == NULL || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(count * sizeof(int)))
         _exit(3);
-    memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return fd;
+    memcpy(mounts, CMSG_DATA(header), count * sizeof(int));
 }
 
 static void become_root(void)
@@ -188,6 +186,22 @@ static void put_etc(void)
         put_on_file(FD_CHILD_GUEST + 1 + i, paths[i]);
 }
 
+/* A volume's place may be several folders deep; what is missing of them is made, a link among them is refused. */
+static void put_volumes(const struct request *r, const int *mounts)
+{
+    for (size_t i = 0; i < r->volume_count; i++) {
+        char path[TARGET_BYTES];
+        strcpy(path, r->volume_targets[i]);
+        for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+            *slash = 0;
+            if (mkdir(path, 0755) != 0 && errno != EEXIST)
+                stop(STEP_VOLUMES);
+            *slash = '/';
+        }
+        put_on_folder(mounts[i], path, STEP_VOLUMES);
+    }
+}
+
 /* Nested user namespaces are off for good; only a holder of CAP_SYS_RESOURCE inside could raise this again. */
 static void limit_namespaces(void)
 {
@@ -242,16 +256,18 @@ _Noreturn void child_main(const struct birth *b)
     const struct request *r = b->request;
     take_descriptors(b);
     uint32_t address = 0; /* chosen after the clone */
-    int overlay = wait_for_go(&address);
+    int mounts[1 + VOLUMES_MAX]; /* the root, then the volumes */
+    wait_for_go(&address, mounts, 1 + r->volume_count);
     become_root();
     struct mounts m = make_mounts(r->shm);
-    change_root(overlay);
+    change_root(mounts[0]);
     put_on_folder(m.proc, "/proc", STEP_PROC);
     put_on_folder(m.sys, "/sys", STEP_SYS);
     put_on_folder(m.dev, "/dev", STEP_DEV);
     put_on_folder(m.pts, "/dev/pts", STEP_DEV);
     put_on_folder(m.shm, "/dev/shm", STEP_DEV);
     put_etc();
+    put_volumes(r, mounts + 1);
     if (child_network(address, settings.gateway, b->sandbox->public) != 0)
         stop(STEP_NETWORK);
     limit_namespaces();

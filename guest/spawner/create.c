@@ -25,7 +25,7 @@ struct making {
     struct sandbox *s;
     const struct request *r;
     struct birth birth;
-    int folder, upper, cgroup, control, overlay;
+    int folder, upper, cgroup, control, mounts[1 + VOLUMES_MAX]; /* mounts: the root, then the volumes */
 };
 
 static void close_all(const int *fds, size_t count)
@@ -129,7 +129,20 @@ static int make_root(struct making *m, struct failure *f)
     int userns = open(path, O_RDONLY | O_CLOEXEC);
     if (userns < 0)
         return fail(f, "open the user namespace");
-    int result = overlay_mount(m->s, m->r, userns, &m->overlay, f);
+    int result = overlay_mount(m->s, m->r, userns, &m->mounts[0], f);
+    close(userns);
+    return result;
+}
+
+/* By root itself, for whom the whole path is open. */
+static int make_volumes(struct making *m, struct failure *f)
+{
+    char path[48];
+    if (m->r->volume_count == 0)
+        return 0;
+    snprintf(path, sizeof path, "/proc/%d/ns/user", m->s->pid);
+    int userns = open(path, O_RDONLY | O_CLOEXEC);
+    int result = userns < 0 ? fail(f, "open the user namespace") : volumes_open(m->r, userns, m->mounts + 1, f);
     close(userns);
     return result;
 }
@@ -149,14 +162,15 @@ static int write_native(struct making *m, struct failure *f)
 
 static int send_go(struct making *m, struct failure *f)
 {
-    char space[CMSG_SPACE(sizeof(int))] = {0};
+    char space[CMSG_SPACE(sizeof m->mounts)] = {0};
+    size_t bytes = (1 + m->r->volume_count) * sizeof(int);
     struct iovec data = {&m->s->address, sizeof m->s->address};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space, .msg_controllen = CMSG_SPACE(bytes)};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &m->overlay, sizeof m->overlay);
+    header->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(header), m->mounts, bytes);
     return sendmsg(m->control, &message, MSG_NOSIGNAL) == (ssize_t)data.iov_len ? 0 : fail(f, "hand the root over");
 }
 
@@ -189,7 +203,7 @@ static int give_birth(struct making *m, struct failure *f)
         result = -1;
     if (act_as(0) != 0)
         _exit(70); /* this thread must not go on as somebody else */
-    if (result != 0 || cgroup_enter(m->s, m->r, f) != 0)
+    if (result != 0 || make_volumes(m, f) != 0 || cgroup_enter(m->s, m->r, f) != 0)
         return -1;
     if (m->s->public && network_make(m->s, f) != 0)
         return -1;
@@ -200,7 +214,8 @@ static int give_birth(struct making *m, struct failure *f)
 
 int sandbox_create(struct sandbox *s, const struct request *r, struct failure *f)
 {
-    struct making m = {.s = s, .r = r, .folder = -1, .upper = -1, .cgroup = -1, .control = -1, .overlay = -1};
+    struct making m = {.s = s, .r = r, .folder = -1, .upper = -1, .cgroup = -1, .control = -1};
+    memset(m.mounts, -1, sizeof m.mounts);
     m.birth = (struct birth){.control = -1, .listen = -1, .log = -1, .etc = {-1, -1, -1}};
     s->pooled = r->memory == 0;
     s->pool_kills = s->pooled ? cgroup_pool_kills() : 0;
@@ -211,9 +226,10 @@ int sandbox_create(struct sandbox *s, const struct request *r, struct failure *f
     if (result == 0 && (overlay_make_folders(s, r, f) != 0 || make_etc(&m, f) != 0 ||
                         cgroup_make(s, r, &m.cgroup, f) != 0 || make_socket(&m, f) != 0 || give_birth(&m, f) != 0))
         result = -1;
-    int fds[] = {m.folder, m.upper, m.cgroup, m.control, m.overlay, m.birth.listen, m.birth.log,
+    int fds[] = {m.folder, m.upper, m.cgroup, m.control, m.birth.listen, m.birth.log,
                  m.birth.etc[0], m.birth.etc[1], m.birth.etc[2]};
     close_all(fds, sizeof fds / sizeof *fds);
+    close_all(m.mounts, sizeof m.mounts / sizeof *m.mounts);
     if (result != 0 && ours) {
         struct failure ignored;
         sandbox_remove(s->id, s, false, &ignored);

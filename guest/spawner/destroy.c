@@ -27,6 +27,7 @@ static int end_process(struct sandbox *s, siginfo_t *info, struct failure *f)
     if (s == NULL || s->pidfd < 0)
         return 0;
     syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
+    cgroup_thaw_for_death(s->id);
     struct pollfd wait = {.fd = s->pidfd, .events = POLLIN};
     if (poll(&wait, 1, DEATH_MS) != 1)
         return fail_with(f, "failed", EBUSY, "process %d does not end", s->pid);
@@ -111,6 +112,14 @@ void sandbox_ended(struct sandbox *s)
     sandbox_remove(s->id, s, true, &ignored);
 }
 
+/* A paused sandbox whose time is over: its guest, which is frozen, cannot end it. */
+void sandbox_overdue(struct sandbox *s)
+{
+    struct failure ignored;
+    write_end(s->id, "guest_exit", 0, 0);
+    sandbox_remove(s->id, s, true, &ignored);
+}
+
 static uint64_t value_of(const char *text, const char *key)
 {
     char line[32];
@@ -143,6 +152,8 @@ static void adopt(const char *id)
     s.address = (uint32_t)value_of(text, "address");
     if (s.pid > 0)
         s.pidfd = (int)syscall(SYS_pidfd_open, s.pid, 0);
+    if (alive(&s))
+        pause_adopt(&s);
     if (alive(&s) && table_adopt(&s) == 0) {
         server_watch(&s);
         return;

@@ -151,17 +151,58 @@ static void delete(struct buffer *out, const struct frame *frame)
     frame_end(out, mark);
 }
 
+static int pause_or_resume(struct sandbox *s, bool pause, uint64_t ttl_ms, struct failure *f)
+{
+    server_unwatch(s); /* an end that shows meanwhile shows again when it is watched again */
+    int result = pause ? sandbox_pause(s, ttl_ms, f) : sandbox_resume(s, f);
+    server_watch(s);
+    table_running(s);
+    return result;
+}
+
+static void pause_resume(struct buffer *out, const struct frame *frame)
+{
+    struct fields fields = fields_of(frame);
+    struct field field;
+    struct failure f;
+    char *id = NULL;
+    uint64_t ttl_ms = 0;
+    int result = -1;
+    while (fields_next(&fields, &field))
+        if (field.tag == W_TTL_MS)
+            ttl_ms = field_number(&field, 0);
+        else if (field.tag == W_ID && id == NULL)
+            id = field_text(&field);
+    struct sandbox *s = id != NULL && id_valid(id) ? table_take(id) : NULL;
+    if (s == NULL)
+        fail_with(&f, "no_sandbox", ENOENT, "there is no live sandbox of that name");
+    else
+        result = pause_or_resume(s, frame->type == R_PAUSE, ttl_ms, &f);
+    free(id);
+    if (result != 0) {
+        put_error(out, frame->id, &f);
+        return;
+    }
+    frame_end(out, frame_begin(out, A_REPLY, frame->id));
+}
+
 /* The event may be late, and the slot another's by now. */
 static void end(unsigned slot)
 {
     struct sandbox *s = table_take_slot(slot);
     if (s == NULL)
         return;
-    if (poll(&(struct pollfd){.fd = s->pidfd, .events = POLLIN}, 1, 0) != 1) {
+    bool gone = poll(&(struct pollfd){.fd = s->pidfd, .events = POLLIN}, 1, 0) == 1;
+    if (!gone && !pause_is_over(s)) {
         table_running(s);
         return;
     }
-    sandbox_ended(s);
+    if (gone) {
+        sandbox_ended(s);
+    } else {
+        server_unwatch(s);
+        sandbox_overdue(s);
+    }
     close(s->pidfd);
     table_release(s);
 }
@@ -175,8 +216,10 @@ static void run(struct job *job)
     }
     if (job->frame.type == R_CREATE)
         create(&out, &job->frame);
-    else
+    else if (job->frame.type == R_DELETE)
         delete(&out, &job->frame);
+    else
+        pause_resume(&out, &job->frame);
     client_send(job->client, &out);
     client_drop(job->client);
     buffer_free(&out);

@@ -33,6 +33,17 @@ static bool relative_valid(const char *path)
     return true;
 }
 
+static bool volumes_valid(const struct request *r)
+{
+    if (r->volume_count != r->target_count || r->volume_count > VOLUMES_MAX)
+        return false;
+    for (size_t i = 0; i < r->volume_count; i++)
+        if (r->volume_sources[i][0] != '/' || r->volume_targets[i][0] != '/' ||
+            !relative_valid(r->volume_targets[i] + 1) || strlen(r->volume_targets[i]) >= TARGET_BYTES)
+            return false;
+    return true;
+}
+
 static int append(char ***list, size_t *count, const struct field *field)
 {
     if (*count >= LIST_MAX)
@@ -76,6 +87,10 @@ static int take(struct request *r, const struct field *field)
         return append(&r->argv, &r->arg_count, field);
     case W_ENV:
         return append(&r->envp, &r->env_count, field);
+    case W_VOLUME_SOURCE:
+        return append(&r->volume_sources, &r->volume_count, field);
+    case W_VOLUME_TARGET:
+        return append(&r->volume_targets, &r->target_count, field);
     case W_MEMORY:
         r->memory = field_number(field, 0);
         return 0;
@@ -112,6 +127,8 @@ int request_parse(struct request *r, const struct frame *frame, struct failure *
             return fail_with(f, "bad_request", EINVAL, "field %u of the request is wrong", field.tag);
     if (r->id == NULL || !id_valid(r->id) || r->hostname == NULL || r->layer_count == 0 || r->arg_count == 0)
         return fail_with(f, "bad_request", EINVAL, "the request lacks a valid id, hostname, layer or argument");
+    if (!volumes_valid(r))
+        return fail_with(f, "bad_request", EINVAL, "a volume needs an absolute source and target; %d at most", VOLUMES_MAX);
     for (size_t i = 0; i < r->layer_count; i++)
         if (!relative_valid(r->layers[i]))
             return fail_with(f, "bad_request", EINVAL, "layer %s is not below the state folder", r->layers[i]);
@@ -136,4 +153,6 @@ void request_free(struct request *r)
     free_list(r->layers, r->layer_count);
     free_list(r->argv, r->arg_count);
     free_list(r->envp, r->env_count);
+    free_list(r->volume_sources, r->volume_count);
+    free_list(r->volume_targets, r->target_count);
 }

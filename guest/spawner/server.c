@@ -136,6 +136,8 @@ static bool handle(struct client *client, const struct frame *frame)
         return true;
     case R_CREATE:
     case R_DELETE:
+    case R_PAUSE:
+    case R_RESUME:
         asked_to_stop = false;
         if (jobs_add(client, frame) != 0)
             answer_error(client, frame, "host_limit", "too many requests are waiting");
@@ -194,6 +196,18 @@ static bool done(int64_t *idle_since)
     return asked_to_stop || now_ms() - *idle_since >= settings.idle_ms;
 }
 
+static void end_overdue(void)
+{
+    unsigned slots[EVENTS];
+    static int64_t next_ms;
+    if (now_ms() < next_ms)
+        return;
+    next_ms = now_ms() + TICK_MS;
+    unsigned n = table_overdue(slots, EVENTS);
+    for (unsigned i = 0; i < n; i++)
+        jobs_add_ended(slots[i]);
+}
+
 int server_start(void)
 {
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -218,6 +232,7 @@ int server_run(int listen_fd)
                 serve(events[i].data.ptr);
         }
         network_tick();
+        end_overdue();
     }
     return 0;
 }

@@ -14,7 +14,7 @@
 
 #include "sys.h"
 
-int store_fd, sandboxes_fd, uppers_fd, run_fd, host_mount_ns_fd;
+int store_fd, sandboxes_fd, uppers_fd, run_fd, host_mount_ns_fd, own_mount_ns_fd, host_state_fd, host_run_fd;
 
 static const struct {
     const char *name;
@@ -108,7 +108,9 @@ int space_make(struct failure *f)
 {
     host_mount_ns_fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
     run_fd = open_folder(settings.run_dir, "");
-    if (host_mount_ns_fd < 0 || run_fd < 0 || (sandboxes_fd = open_folder(settings.run_dir, "sandboxes")) < 0)
+    host_state_fd = open_folder(settings.state_dir, "");
+    host_run_fd = open_folder(settings.run_dir, "");
+    if (host_mount_ns_fd < 0 || run_fd < 0 || host_state_fd < 0 || host_run_fd < 0 || (sandboxes_fd = open_folder(settings.run_dir, "sandboxes")) < 0)
         return fail(f, "open the run folder");
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
         return fail(f, "make a mount namespace");
@@ -118,8 +120,9 @@ int space_make(struct failure *f)
     if (make_root(store) != 0 || close_devices() != 0)
         return fail(f, "make the spawner's root");
     store_fd = open_folder("", "store");
+    own_mount_ns_fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
     uppers_fd = open_folder("/store", "uppers");
-    if (store_fd < 0 || uppers_fd < 0)
+    if (store_fd < 0 || uppers_fd < 0 || own_mount_ns_fd < 0)
         return fail(f, "open the state folder");
     return 0;
 }

@@ -18,10 +18,12 @@
 #define SPAWNER_VERSION 1
 #define ID_BYTES 64               /* longest id and its NUL */
 #define NAME_BYTES 192            /* a path relative to a folder that is held open */
+#define TARGET_BYTES 1024         /* longest path that a volume is put on, and its NUL */
 #define RANGE_IDS 65536u          /* ids of one sandbox */
 #define RANGE_FIRST 0x70000000u   /* above what distributions, podman and systemd-nspawn hand out */
 #define RANGES 32767u
 #define SLOTS 16384u              /* live sandboxes of one installation at most */
+#define VOLUMES_MAX 16             /* of one sandbox */
 #define JOBS_MAX 8192             /* requests that wait */
 #define CLIENTS_MAX 1024
 #define FD_GUEST_LISTEN 3         /* numbers in a new sandbox's first process */
@@ -29,7 +31,7 @@
 #define FD_CHILD_GUEST 5
 #define FD_FIRST_FREE 10          /* the spawner's own descriptors start here */
 
-enum request_type { R_HELLO = 1, R_CREATE = 2, R_DELETE = 3, R_STATUS = 4, R_SHUTDOWN = 5 };
+enum request_type { R_HELLO = 1, R_CREATE = 2, R_DELETE = 3, R_STATUS = 4, R_SHUTDOWN = 5, R_PAUSE = 6, R_RESUME = 7 };
 enum answer_type { A_REPLY = 50, A_ERROR = 51 };
 
 enum request_tag {
@@ -48,6 +50,9 @@ enum request_tag {
     W_ENV = 13,         /* text, repeated: the guest's */
     W_POOL = 14,        /* number: bytes that all sandboxes without a memory limit share */
     W_SHM = 15,         /* number: bytes of /dev/shm */
+    W_VOLUME_SOURCE = 16, /* text, repeated: a folder of the host, every link in it resolved; its target follows */
+    W_VOLUME_TARGET = 17, /* text: where it is inside */
+    W_TTL_MS = 18,      /* number: how long a paused sandbox may live; 0: for ever */
     W_CODE = 30,        /* text: what kind of error */
     W_MESSAGE = 31,     /* text */
     W_ERRNO = 32,       /* number */
@@ -73,7 +78,8 @@ struct settings {
 
 extern struct settings settings;
 extern int store_fd, sandboxes_fd, uppers_fd, run_fd; /* folders */
-extern int guest_fd, null_fd, host_mount_ns_fd;
+extern int guest_fd, null_fd, host_mount_ns_fd, own_mount_ns_fd;
+extern int host_state_fd, host_run_fd;             /* the two folders as the host's mounts have them */
 
 enum state { S_CREATING, S_RUNNING, S_ENDING };
 
@@ -87,13 +93,15 @@ struct sandbox {
     bool adopted, pooled, public;
     uint32_t address;
     uint64_t pool_kills;          /* what the shared memory limit had killed when it began */
+    bool paused;
+    int64_t paused_until_ms;      /* CLOCK_BOOTTIME; 0: no end */
 };
 
 struct request {                  /* a create request, taken apart; texts are owned */
     char *id, *hostname;
     struct field record, hosts, resolv;
-    char **layers, **argv, **envp;
-    size_t layer_count, arg_count, env_count;
+    char **layers, **argv, **envp, **volume_sources, **volume_targets;
+    size_t layer_count, arg_count, env_count, volume_count, target_count;
     uint64_t memory, cpu_us, pids, pool, shm;
     enum network network;
 };
@@ -125,6 +133,8 @@ void table_running(struct sandbox *s);
 /* The sandbox if it is there and was running (it is ending now, and ours); waits while others work on it. */
 struct sandbox *table_take(const char *id);
 struct sandbox *table_take_slot(unsigned slot);
+/* Fills slots with those that are paused and whose time is over; returns how many. */
+unsigned table_overdue(unsigned *found, unsigned most);
 void table_release(struct sandbox *s);
 unsigned table_count(void);
 unsigned table_count_public(void);
@@ -135,6 +145,8 @@ int cgroup_start(struct failure *f);
 int cgroup_make(const struct sandbox *s, const struct request *r, int *dir, struct failure *f);
 int cgroup_enter(const struct sandbox *s, const struct request *r, struct failure *f);
 void cgroup_kill(const char *id);
+void cgroup_thaw_for_death(const char *id);
+int cgroup_freeze(const char *id, bool frozen, struct failure *f);
 int cgroup_remove(const char *id);
 uint64_t cgroup_oom_kills(const char *id);
 uint64_t cgroup_pool_kills(void);
@@ -144,6 +156,9 @@ void cgroup_stop(void);
 /* overlay.c */
 int overlay_make_folders(const struct sandbox *s, const struct request *r, struct failure *f);
 int overlay_mount(const struct sandbox *s, const struct request *r, int userns, int *out, struct failure *f);
+
+/* volume.c */
+int volumes_open(const struct request *r, int userns, int *out, struct failure *f);
 
 /* child.c: the first process of a sandbox, until it becomes the guest. Never returns. */
 struct birth {
@@ -160,7 +175,15 @@ extern struct sock_fprog *seccomp_program;
 int sandbox_create(struct sandbox *s, const struct request *r, struct failure *f);
 int sandbox_remove(const char *id, struct sandbox *s, bool keep_record, struct failure *f);
 void sandbox_ended(struct sandbox *s);
+void sandbox_overdue(struct sandbox *s);
 void adopt_all(void);
+
+/* pause.c */
+int64_t boottime_ms(void);
+int sandbox_pause(struct sandbox *s, uint64_t ttl_ms, struct failure *f);
+int sandbox_resume(struct sandbox *s, struct failure *f);
+void pause_adopt(struct sandbox *s);
+bool pause_is_over(const struct sandbox *s);
 
 /* remove.c */
 int remove_tree(int parent, const char *name);

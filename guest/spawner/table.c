@@ -117,6 +117,21 @@ struct sandbox *table_take_slot(unsigned slot)
     return s;
 }
 
+unsigned table_overdue(unsigned *found, unsigned most)
+{
+    unsigned n = 0;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0, seen = 0; i < SLOTS && seen < count && n < most; i++) {
+        if (slots[i] == NULL)
+            continue;
+        seen++;
+        if (slots[i]->state == S_RUNNING && pause_is_over(slots[i]))
+            found[n++] = i;
+    }
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
 void table_release(struct sandbox *s)
 {
     pthread_mutex_lock(&lock);

@@ -231,6 +231,11 @@ class Sandbox:
         """Ask the guest whether it is well; returns the seconds since it started."""
         return number(dict(await self._ask(Type.PING))[Tag.DURATION_US]) / 1e6
 
+    async def ttl_left_s(self) -> float | None:
+        """Return what is left of the lease's ``ttl_s``; None when nothing limits it."""
+        left = dict(await self._ask(Type.PING)).get(Tag.TTL_ALONE_MS)
+        return None if left is None else number(left) / 1000
+
     async def delete(self) -> None:
         """End the sandbox; nothing of it is left. Deleting twice is no error."""
         await self.close()

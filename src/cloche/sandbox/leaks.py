@@ -42,7 +42,9 @@ def live_ids(settings: Settings) -> set[str]:
         born = info.state is SandboxState.STARTING and time.time() - info.created_at < _BIRTH_S
         if folder.abandoned:
             continue
-        if info.state is SandboxState.READY or (born and launch.lock_is_held(settings)):
+        if info.state in (SandboxState.READY, SandboxState.PAUSED) or (
+            born and launch.lock_is_held(settings)
+        ):
             alive.add(folder.id)
     return alive
 

@@ -9,10 +9,10 @@ import asyncio
 import builtins
 import time
 
-from cloche.core.errors import InfraError, NotFound, SandboxLost
+from cloche.core.errors import InfraError, InvalidInput, NotFound, SandboxLost
 from cloche.core.ids import is_name
 from cloche.sandbox.driver import Capability, Leftover, SandboxInfo, SandboxState
-from cloche.sandbox.drivers.base import CapabilityGate
+from cloche.sandbox.drivers.base import CapabilityGate, refuse
 from cloche.sandbox.drivers.runtime import Made, Runtime
 from cloche.sandbox.guest.connection import connect
 from cloche.sandbox.handle import Sandbox
@@ -65,6 +65,8 @@ class LocalDriver(CapabilityGate):
             )
         if folder.end is not None:
             raise SandboxLost(f"sandbox {sandbox_id} is over: {folder.reason}")
+        if folder.info().state is SandboxState.PAUSED:
+            raise InvalidInput(f"sandbox {sandbox_id} is paused", hint="resume it first")
         try:
             return await self._connect(folder.record, self._runtime.find(sandbox_id))
         except SandboxLost as error:
@@ -101,6 +103,30 @@ class LocalDriver(CapabilityGate):
         if not is_name(sandbox_id):
             return False
         return await self._runtime.delete(sandbox_id)
+
+    async def pause(self, sandbox_id: str) -> None:
+        """See :meth:`cloche.sandbox.driver.Driver.pause`. Only the ttl goes on; the guest is asked how much is left."""
+        folder = await asyncio.to_thread(self._folder, sandbox_id)
+        isolation = folder.record.spec.isolation if folder.record else None
+        if Capability.PAUSE not in self.capabilities(isolation):
+            refuse(self.name, Capability.PAUSE)
+        if folder.info().state is SandboxState.PAUSED:
+            return
+        sandbox = await self.attach(sandbox_id)
+        try:
+            left_s = await sandbox.ttl_left_s()
+        finally:
+            await sandbox.close()
+        await self._runtime.pause(sandbox_id, left_s)
+
+    async def resume(self, sandbox_id: str) -> None:
+        """See :meth:`cloche.sandbox.driver.Driver.resume`."""
+        folder = await asyncio.to_thread(self._folder, sandbox_id)
+        info = folder.info()
+        if info.state is SandboxState.ENDED:
+            raise SandboxLost(f"sandbox {sandbox_id} is over: {info.reason}")
+        if info.state is SandboxState.PAUSED:
+            await self._runtime.resume(sandbox_id)
 
     async def leftovers(self) -> builtins.list[Leftover]:
         """See :meth:`cloche.sandbox.driver.Driver.leftovers`."""

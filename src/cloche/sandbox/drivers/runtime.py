@@ -41,6 +41,12 @@ class Runtime(Protocol):
     async def delete(self, sandbox_id: str) -> bool:
         """End it and leave nothing; False if there was nothing. Can be repeated."""
 
+    async def pause(self, sandbox_id: str, ttl_s: float | None) -> None:
+        """Freeze it, and end it from outside once ``ttl_s`` have passed; again: the new time counts."""
+
+    async def resume(self, sandbox_id: str) -> None:
+        """Let it go on; its guest counts idle time and heartbeats from now."""
+
     async def leftovers(self) -> list[Leftover]:
         """Return what is on the host that no live sandbox owns."""
 

@@ -109,6 +109,7 @@ class Tag(IntEnum):
     LIMIT = 50
     CONNECTIONS = 51
     FOLLOW = 52
+    TTL_ALONE_MS = 70
 
 
 class Code(IntEnum):

@@ -23,6 +23,13 @@ class Layout:
     v1: dict[str, Path] = field(default_factory=dict)
     v2: Path | None = None
     v2_controllers: frozenset[str] = frozenset()
+    freezer: Path | None = None
+    """The old freezer, used where there is no v2."""
+
+    @property
+    def freezes(self) -> bool:
+        """Whether sandboxes can be paused."""
+        return self.v2 is not None or self.freezer is not None
 
     @property
     def name(self) -> str:
@@ -34,7 +41,8 @@ class Layout:
     @property
     def roots(self) -> list[Path]:
         """Every hierarchy once."""
-        found = [*self.v1.values(), *([self.v2] if self.v2 else [])]
+        last = self.v2 or self.freezer
+        found = [*self.v1.values(), *([last] if last else [])]
         return list(dict.fromkeys(found))
 
     def limits(self) -> frozenset[str]:
@@ -60,13 +68,24 @@ def parse(mountinfo: str) -> tuple[dict[str, Path], Path | None]:
     return v1, v2
 
 
+def find_freezer(mountinfo: str) -> Path | None:
+    """Return where the old freezer is mounted."""
+    for line in mountinfo.splitlines():
+        head, _, tail = line.partition(" - ")
+        kinds = tail.split()
+        if kinds[:1] == ["cgroup"] and "freezer" in kinds[-1].split(","):
+            return Path(head.split()[4])
+    return None
+
+
 def detect() -> Layout:
     """Look at this machine."""
-    v1, v2 = parse(_MOUNTS.read_text())
+    mounts = _MOUNTS.read_text()
+    v1, v2 = parse(mounts)
     controllers: frozenset[str] = frozenset()
     if v2 is not None:
         controllers = frozenset((v2 / "cgroup.controllers").read_text().split())
-    return Layout(v1, v2, controllers)
+    return Layout(v1, v2, controllers, find_freezer(mounts))
 
 
 class Cgroups:

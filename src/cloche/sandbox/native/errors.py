@@ -5,7 +5,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from cloche.core.errors import ClocheError, EnvironmentUnusable, ImageError, InfraError, InvalidInput
+from cloche.core.errors import (
+    ClocheError,
+    EnvironmentUnusable,
+    ImageError,
+    InfraError,
+    InvalidInput,
+    NotFound,
+)
 from cloche.sandbox.guest.frames import Fields
 from cloche.sandbox.native.wire import Tag
 
@@ -53,5 +60,7 @@ _KINDS: dict[str, Callable[[str], ClocheError]] = {
     "version": lambda text: EnvironmentUnusable(
         text, hint="sandboxes of another version of cloche are alive: delete them first"
     ),
+    "bad_volume": InvalidInput,
+    "no_sandbox": NotFound,
     "bad_request": lambda text: InfraError(text, code="infra/internal"),
 }

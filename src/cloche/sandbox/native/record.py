@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -95,6 +96,14 @@ class Folder:
     record: Record | None
     native: dict[str, int]
     end: dict[str, Any] | None
+    paused_until_ms: int | None = None
+    """Set while it is paused: the end of its ttl on CLOCK_BOOTTIME, 0 where there is none."""
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it is paused and its ttl is over: it is ended as soon as a spawner looks."""
+        until_ms = self.paused_until_ms
+        return bool(until_ms) and time.clock_gettime(time.CLOCK_BOOTTIME) * 1000 > (until_ms or 0)
 
     @property
     def id(self) -> str:
@@ -132,6 +141,10 @@ class Folder:
         pid = self.pid
         if self.end is not None or (self.native and pid is None):
             state, reason = SandboxState.ENDED, self.reason or "its guest is gone"
+        elif pid is not None and self.overdue:
+            state, reason = SandboxState.ENDED, _REASONS["guest_exit", 0]
+        elif pid is not None and self.paused_until_ms is not None:
+            state, reason = SandboxState.PAUSED, ""
         elif pid is not None:
             state, reason = SandboxState.READY, ""
         else:
@@ -179,7 +192,14 @@ def read_folder(path: Path) -> Folder | None:
         record = parse(data) if data else None
     except ValueError:
         record = None
-    return Folder(path, record, _native(_read(path / "native")), _json(_read(path / "end.json")))
+    paused = _read(path / "paused")
+    return Folder(
+        path,
+        record,
+        _native(_read(path / "native")),
+        _json(_read(path / "end.json")),
+        None if paused is None else _native(paused).get("until", 0),
+    )
 
 
 def read_folders(sandboxes_dir: Path) -> list[Folder]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from cloche.core.errors import InvalidInput
 from cloche.sandbox.guest.frames import Value
 from cloche.sandbox.native.check import check
+from cloche.sandbox.native.volumes import volume_fields
 from cloche.sandbox.native.wire import Tag
 from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import ImageConfig, Lease, NetworkMode, PreparedImage, SandboxSpec
@@ -129,6 +130,7 @@ def create_fields(
         *_limits(spec),
         (Tag.NETWORK, int(spec.network.mode is NetworkMode.PUBLIC)),
         (Tag.SHM, SHARED_MEMORY_BYTES),
+        *volume_fields(spec, settings),
         *((Tag.ARG, argument) for argument in guest_arguments(spec, image.config)),
         *((Tag.ENV, f"{name}={value}") for name, value in environment(spec, image.config).items()),
     ]

@@ -44,6 +44,8 @@ class NativeRuntime:
                 Capability.MEMORY_LIMIT,
                 Capability.CPU_LIMIT,
                 Capability.PIDS_LIMIT,
+                Capability.VOLUMES,
+                *([Capability.PAUSE] if self._cgroups.layout.freezes else []),
             }
         )
 
@@ -119,6 +121,15 @@ class NativeRuntime:
                 if error.code != "infra/transport":
                     raise
         return await self._spawner.ask(Request.DELETE, [(Tag.ID, sandbox_id)])
+
+    async def pause(self, sandbox_id: str, ttl_s: float | None) -> None:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.pause`."""
+        ttl_ms = 0 if ttl_s is None else max(1, round(ttl_s * 1000))
+        await self._spawner.ask(Request.PAUSE, [(Tag.ID, sandbox_id), (Tag.TTL_MS, ttl_ms)])
+
+    async def resume(self, sandbox_id: str) -> None:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.resume`."""
+        await self._spawner.ask(Request.RESUME, [(Tag.ID, sandbox_id)])
 
     def _trace(self, sandbox_id: str) -> bool:
         folders = (self._settings.sandboxes_dir, self._settings.uppers_dir)

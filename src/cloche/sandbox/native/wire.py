@@ -19,6 +19,8 @@ class Request(IntEnum):
     DELETE = 3
     STATUS = 4
     SHUTDOWN = 5
+    PAUSE = 6
+    RESUME = 7
 
 
 class Answer(IntEnum):
@@ -46,6 +48,9 @@ class Tag(IntEnum):
     ENV = 13
     POOL = 14
     SHM = 15
+    VOLUME_SOURCE = 16
+    VOLUME_TARGET = 17
+    TTL_MS = 18
     CODE = 30
     MESSAGE = 31
     ERRNO = 32
