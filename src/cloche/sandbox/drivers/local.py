@@ -105,7 +105,7 @@ class LocalDriver(CapabilityGate):
         return await self._runtime.delete(sandbox_id)
 
     async def pause(self, sandbox_id: str) -> None:
-        """See :meth:`cloche.sandbox.driver.Driver.pause`. Only the ttl goes on; the guest is asked how much is left."""
+        """See :meth:`cloche.sandbox.driver.Driver.pause`; the guest is asked what is left of its ttl."""
         folder = await asyncio.to_thread(self._folder, sandbox_id)
         isolation = folder.record.spec.isolation if folder.record else None
         if Capability.PAUSE not in self.capabilities(isolation):
