@@ -14,6 +14,7 @@ from cloche.cli.common import Duration
 from cloche.core.errors import ClocheError, InvalidInput
 
 if TYPE_CHECKING:
+    from cloche.core.experiment.policy import Policy
     from cloche.experiment.limits import TimeoutRules
     from cloche.experiment.plan import ModelChoice, Plan
     from cloche.experiment.session import Ending
@@ -34,6 +35,9 @@ class Options:
     repeats: int
     out: str | None
     retries: int
+    retry_wait: float
+    budgets: tuple[str, ...]
+    maxfail: int | None
     timeout_multiplier: float
     limits: dict[str, float | None]
     prices: tuple[str, ...]
@@ -88,9 +92,26 @@ def _limit_options(command: Any) -> Any:
 @click.option(
     "--retries",
     type=click.IntRange(min=0),
-    default=1,
+    default=5,
     show_default=True,
     help="Further attempts after an infrastructure failure.",
+)
+@click.option(
+    "--retry-wait",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    help="Wait before the first of them; doubles up to 5 min.",
+)
+@click.option(
+    "--budget",
+    "budgets",
+    multiple=True,
+    metavar="LIMIT",
+    help="Start nothing more once so much is used: 50usd, 2Mtokens, 3h; repeatable.",
+)
+@click.option(
+    "--maxfail", type=click.IntRange(min=1), metavar="N", help="Start nothing more once N have no verdict."
 )
 @click.option(
     "--timeout-multiplier",
@@ -115,8 +136,8 @@ def run(json_: bool, **options: Any) -> int:
     PATH is a task's folder or a folder of such folders. The same command on the same folder (-o) runs
     only what has no verdict yet.
 
-    Exit codes: 0 every trial has a verdict, 2 usage, 3 some trial has none, 5 this machine cannot do it,
-    130 interrupted.
+    Exit codes: 0 every trial has a verdict, 2 usage, 3 some trial has none, 4 a budget is used up, 5 this
+    machine cannot do it, 130 interrupted.
     """
     names = [name for name in options if name.partition("_")[0] in LIMITS]
     limits = {name: options.pop(name) for name in names}
@@ -124,7 +145,6 @@ def run(json_: bool, **options: Any) -> int:
 
 
 def _run(options: Options) -> int:
-    from cloche.core.retry import RetryPolicy
     from cloche.experiment.plan import make_plan
     from cloche.tasks import find_tasks
 
@@ -133,14 +153,26 @@ def _run(options: Options) -> int:
         options.agents,
         _models(options),
         repeats=options.repeats,
-        concurrency=options.concurrency or 2 * (os.cpu_count() or 1),
+        policy=_policy(options),
         limits=_limits(options),
-        retry=RetryPolicy(retries=options.retries),
     )
     _show_problems(plan)
     if len(plan.refused) == len(plan.trials):
         raise InvalidInput("nothing is left to run", hint="every task was refused; the reasons stand above")
     return _execute(plan, _folder(options.out), options)
+
+
+def _policy(options: Options) -> Policy:
+    from cloche.core.experiment.policy import Policy
+    from cloche.core.retry import RetryPolicy
+    from cloche.experiment.budget import parse_budget
+
+    return Policy(
+        concurrency=options.concurrency or 2 * (os.cpu_count() or 1),
+        retry=RetryPolicy(retries=options.retries, first_wait_s=options.retry_wait),
+        budget=parse_budget(options.budgets),
+        max_unverdicted=options.maxfail,
+    )
 
 
 def _limits(options: Options) -> TimeoutRules:

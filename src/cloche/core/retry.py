@@ -5,17 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cloche.core.errors import Domain
-from cloche.core.failures import Failure
+from cloche.core.failures import Failure, FailureKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """At most ``retries`` further attempts, after waits that double from ``first_wait_s``."""
+    """At most ``retries`` further attempts, after waits that double from ``first_wait_s``.
 
-    retries: int = 1
-    first_wait_s: float = 1.0
+    ``include`` and ``exclude`` hold failure codes, or the names of exceptions that Harbor's files use for
+    them (``docs/failures.md``); a non-empty ``include`` replaces the table's choice, ``exclude`` wins.
+    Whatever they say, only infrastructure failures are ever tried again.
+    """
+
+    retries: int = 5
+    first_wait_s: float = 30.0
     factor: float = 2.0
-    max_wait_s: float = 60.0
+    max_wait_s: float = 300.0
+    include: frozenset[str] = frozenset()
+    exclude: frozenset[str] = frozenset()
+
+    def retries_kind(self, kind: FailureKind) -> bool:
+        """Whether failures of this kind are tried again."""
+        names = {kind.code, kind.harbor}
+        if names & self.exclude:
+            return False
+        return bool(names & self.include) if self.include else kind.retried
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +56,7 @@ def decide(
     """
     if failure.domain is not Domain.INFRA:
         return GiveUp(f"{failure.code} is a result and is not tried again")
-    if not failure.kind.retried:
+    if not policy.retries_kind(failure.kind):
         return GiveUp(f"{failure.code} would only happen again")
     if attempt > policy.retries:
         return GiveUp(f"all {policy.retries + 1} attempts are used up")

@@ -11,6 +11,7 @@ from cloche.core.schedule import Stop
 COMPLETE = 0
 USAGE = 2
 MISSING = 3
+EXHAUSTED = 4
 UNUSABLE = 5
 INTERRUPTED = 130
 
@@ -25,14 +26,18 @@ def unusable(trials: Sequence[TrialOutcome]) -> Failure | None:
     return None
 
 
-def exit_status(trials: Sequence[TrialOutcome], stop: Stop = Stop.RUNNING) -> int:
+def exit_status(
+    trials: Sequence[TrialOutcome], stop: Stop = Stop.RUNNING, exhausted: Failure | None = None
+) -> int:
     """Return 0 if every trial has a verdict, whatever it says of the agent.
 
-    Else 130 if somebody stopped the run; 2 if every task was refused; 5 if this machine cannot run any;
-    3 if some trial has no verdict.
+    Else 4 if a budget was ``exhausted``; 130 if somebody stopped the run; 2 if every task was refused; 5 if
+    this machine cannot run any; 3 if some trial has no verdict.
     """
     if all(trial.graded for trial in trials):
         return COMPLETE
+    if exhausted is not None:
+        return EXHAUSTED
     if stop is not Stop.RUNNING:
         return INTERRUPTED
     if all(trial.refusal is not None for trial in trials):

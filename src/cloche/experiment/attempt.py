@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from cloche.core.failures import Failure, classify
@@ -56,8 +56,13 @@ class Attempt:
         number: int,
         *,
         verifier_images: Mapping[str, PreparedImage] | None = None,
+        on_phase: Callable[[str], None] = lambda _phase: None,
     ) -> None:
-        """``task`` is the trial's; ``verifier_images`` are those of verifiers of their own, by step."""
+        """``task`` is the trial's; ``verifier_images`` are those of verifiers of their own, by step.
+
+        ``on_phase`` is told the name of each phase as it begins.
+        """
+        self._on_phase = on_phase
         self._bench = bench
         self._trial = trial
         self._task = task
@@ -122,6 +127,7 @@ class Attempt:
             folder=folder,
             context=agent_context(bench, trial, task, step, folder=folder, session=session),
             log=self._log,
+            on_phase=self._on_phase,
         )
 
     def _first_record(self) -> AttemptRecord:
@@ -170,6 +176,7 @@ class Attempt:
     @asynccontextmanager
     async def _phase(self, name: str) -> AsyncIterator[None]:
         began_at = self._bench.now()
+        self._on_phase(name)
         self._log(f"{name}: begins")
         try:
             yield

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from cloche.agents.base import Agent, ModelEndpoint, get_agent
 from cloche.core.errors import ClocheError, InvalidInput, PlanRefused
+from cloche.core.experiment.policy import Policy
 from cloche.core.failures import Failure, classify
 from cloche.core.names import trial_name
 from cloche.core.outcome import Usage
@@ -91,9 +92,18 @@ class Plan:
 
     trials: tuple[PlannedTrial, ...]
     repeats: int = 1
-    concurrency: int = 1
+    policy: Policy = field(default_factory=Policy)
     limits: TimeoutRules = field(default_factory=TimeoutRules)
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+    @property
+    def concurrency(self) -> int:
+        """How many trials run at once."""
+        return self.policy.concurrency
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """How infrastructure failures are tried again."""
+        return self.policy.retry
 
     @property
     def timeout_multiplier(self) -> float:
@@ -159,6 +169,7 @@ def make_plan(
     *,
     repeats: int = 1,
     concurrency: int = 1,
+    policy: Policy | None = None,
     timeout_multiplier: float = 1.0,
     limits: TimeoutRules | None = None,
     retry: RetryPolicy | None = None,
@@ -166,7 +177,8 @@ def make_plan(
 ) -> Plan:
     """Expand to trials: repeats outermost, then tasks, then agents with their models.
 
-    ``limits`` says more about time limits than ``timeout_multiplier``, and replaces it.
+    ``limits`` says more about time limits than ``timeout_multiplier``, and replaces it; so does ``policy``
+    for ``concurrency`` and ``retry``.
     """
     host = os.environ if environ is None else environ
     names = labels(tasks)
@@ -192,9 +204,8 @@ def make_plan(
     return Plan(
         trials=tuple(trials),
         repeats=repeats,
-        concurrency=concurrency,
+        policy=policy or Policy(concurrency=concurrency, retry=retry or RetryPolicy()),
         limits=limits or TimeoutRules(multiplier=timeout_multiplier),
-        retry=retry or RetryPolicy(),
     )
 
 

@@ -96,7 +96,7 @@ class Session:
             every = await thread_to_the_end(self._folder.outcomes, record)
             ending = Ending(
                 outcomes=every,
-                status=exit_status(every, self.stop),
+                status=exit_status(every, self.stop, self._runner.exhausted if self._runner else None),
                 sandboxes_left=await self._count_left(record),
                 seconds=time.monotonic() - began_s,
                 unusable=unusable(every),

@@ -56,6 +56,7 @@ class Show:
             attempt_failed=self._attempt_failed,
             trouble=self.trouble,
             changed=self._changed,
+            said=self._said,
         )
 
     def say(self, text: str) -> None:
@@ -84,6 +85,10 @@ class Show:
         if self.style in {Style.LIVE, Style.LINES}:
             who = f"{trial.task} {Column(trial.agent, trial.model).label} #{trial.repeat}"
             self.say(f"{who}: {failure.message} [{failure.code}]; again in {duration(wait_s)}")
+
+    def _said(self, line: str) -> None:
+        if self.style in {Style.LIVE, Style.LINES}:
+            self.say(line)
 
     def _changed(self, runner: Runner) -> None:
         progress = self.progress

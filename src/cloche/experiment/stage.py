@@ -57,6 +57,7 @@ class Stage:
     folder: TrialFolder
     context: AgentContext
     log: Log
+    on_phase: Callable[[str], None] = lambda _phase: None
     phases: dict[str, Span] = field(default_factory=dict)
     ends: Counter[str] = field(default_factory=Counter)
     failure: Failure | None = None
@@ -66,6 +67,7 @@ class Stage:
     async def phase(self, name: str) -> AsyncIterator[None]:
         """Note when a phase begins and ends."""
         began_at = self.bench.now()
+        self.on_phase(name)
         shown = f"{self.step.name}: {name}" if self.step.name else name
         self.log(f"{shown}: begins")
         try:

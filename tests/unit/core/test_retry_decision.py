@@ -41,10 +41,36 @@ def test_it_ends(code: str, policy: RetryPolicy) -> None:
     assert isinstance(decide(policy.retries + 1, failure(code), policy), GiveUp)
 
 
-def test_by_default_there_is_one_further_attempt() -> None:
+def test_by_default_there_are_five_further_attempts_after_half_a_minute_to_five() -> None:
     lost = failure("infra/sandbox_lost")
-    assert decide(1, lost, RetryPolicy()) == RetryAfter(1.0)
-    assert isinstance(decide(2, lost, RetryPolicy()), GiveUp)
+    waits = [decide(attempt, lost, RetryPolicy()) for attempt in range(1, 6)]
+    assert waits == [RetryAfter(float(s)) for s in (30, 60, 120, 240, 300)]
+    assert isinstance(decide(6, lost, RetryPolicy()), GiveUp)
+
+
+HARBOR_NAMES = [
+    ("SandboxResourceExhaustedError", "infra/capacity"),
+    ("SandboxUnavailableError", "infra/sandbox_lost"),
+    ("SandboxRequestTimeoutError", "infra/request_timeout"),
+    ("EnvironmentStartTimeoutError", "infra/sandbox_start_timeout"),
+    ("ApiRateLimitError", "infra/model_rate_limit"),
+    ("ApiUsageLimitError", "infra/model_usage_limit"),
+]
+
+
+@pytest.mark.parametrize(("name", "code"), HARBOR_NAMES)
+def test_failures_may_be_named_as_harbors_files_do(name: str, code: str) -> None:
+    found = failure(code)
+    assert isinstance(decide(1, found, RetryPolicy(include=frozenset({name}))), RetryAfter)
+    assert isinstance(decide(1, found, RetryPolicy(exclude=frozenset({name}))), GiveUp)
+    assert isinstance(decide(1, failure("infra/disk_full"), RetryPolicy(include=frozenset({name}))), GiveUp)
+
+
+def test_a_result_is_never_tried_again_whatever_is_included() -> None:
+    for code, kind in FAILURES.items():
+        if kind.domain is not Domain.INFRA:
+            policy = RetryPolicy(include=frozenset({code, kind.harbor}))
+            assert isinstance(decide(1, failure(code), policy), GiveUp)
 
 
 def test_waits_double_up_to_the_longest() -> None:
@@ -61,9 +87,10 @@ def test_chance_spreads_the_wait(jitter: float, wait_s: float) -> None:
 
 def test_what_the_endpoint_asks_for_is_the_least_wait_within_ours() -> None:
     asked = replace(failure("infra/model_rate_limit"), retry_after_s=20.0)
-    assert decide(1, asked, RetryPolicy()) == RetryAfter(20.0)
-    assert decide(1, replace(asked, retry_after_s=3600.0), RetryPolicy()) == RetryAfter(60.0)
-    assert decide(1, replace(asked, retry_after_s=0.1), RetryPolicy()) == RetryAfter(1.0)
+    policy = RetryPolicy(first_wait_s=1.0, max_wait_s=60.0)
+    assert decide(1, asked, policy) == RetryAfter(20.0)
+    assert decide(1, replace(asked, retry_after_s=3600.0), policy) == RetryAfter(60.0)
+    assert decide(1, replace(asked, retry_after_s=0.1), policy) == RetryAfter(1.0)
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,7 @@ async def test_invariants(seed: int, tmp_path: Path, make_task: Any, fake_driver
     for run in (1, 2):
         before = {trial.name: trial for trial in folder.outcomes(record)}
         told: list[TrialOutcome] = []
-        runner = Runner(
-            bench, world.prepare, before, Watch(trial_done=told.append), chance=world.chance.random
-        )
+        runner = Runner(bench, world.prepare, before, Watch(trial_done=told.append))
         running = asyncio.create_task(runner.run())
         if run == 1:
             await _stop_at_random(world, runner, running)

@@ -56,7 +56,7 @@ class Case:
             trouble=self.troubles.append,
             changed=self._changed,
         )
-        return Runner(self.bench, self.prepare, known, watch, chance=lambda: 0.5)
+        return Runner(self.bench, self.prepare, known, watch)
 
     @staticmethod
     def _fresh(trial: Any) -> TrialOutcome:
@@ -414,7 +414,6 @@ async def test_no_trial_is_counted_as_done_and_as_running(case: Callable[..., Ca
         run.prepare,
         {trial.name: run._fresh(trial) for trial in run.plan.trials},
         Watch(trial_done=done, changed=changed),
-        chance=lambda: 0.5,
     )
     await run.run()
     assert progress.done == 4
