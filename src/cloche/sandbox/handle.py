@@ -192,6 +192,10 @@ class Sandbox:
         """Rename, replacing what is at ``target``."""
         await self._files.move(source, target)
 
+    async def symlink(self, path: str, target: str, *, user: str | None = None) -> None:
+        """Make a symbolic link at ``path`` that says ``target``, replacing a file or link that is there."""
+        await self._files.symlink(path, target, user=user)
+
     async def upload(self, source: Path, target: str, *, user: str | None = None) -> None:
         """Copy a file, or what a folder holds, from the host to ``target``; modes and links are kept."""
         await trees.upload(self._files, source, target, user=user)

@@ -11,11 +11,12 @@ import time
 
 from cloche.core.errors import InfraError, InvalidInput, NotFound, SandboxLost
 from cloche.core.ids import is_name
-from cloche.sandbox.driver import Capability, Leftover, SandboxInfo, SandboxState
+from cloche.sandbox.driver import Capability, Change, Leftover, SandboxInfo, SandboxState
 from cloche.sandbox.drivers.base import CapabilityGate, refuse
 from cloche.sandbox.drivers.runtime import Made, Runtime
 from cloche.sandbox.guest.connection import connect
 from cloche.sandbox.handle import Sandbox
+from cloche.sandbox.native import store_diff
 from cloche.sandbox.native.finish import finish
 from cloche.sandbox.native.record import Folder, Record, boot_id, read_folder, read_folders, this_process
 from cloche.sandbox.native.runtime import NativeRuntime
@@ -127,6 +128,27 @@ class LocalDriver(CapabilityGate):
             raise SandboxLost(f"sandbox {sandbox_id} is over: {info.reason}")
         if info.state is SandboxState.PAUSED:
             await self._runtime.resume(sandbox_id)
+
+    async def diff(self, sandbox_id: str) -> builtins.list[Change]:
+        """See :meth:`cloche.sandbox.driver.Driver.diff`."""
+        record = self._able(await asyncio.to_thread(self._folder, sandbox_id), Capability.DIFF)
+        hidden = store_diff.hidden_paths(volume.target for volume in record.spec.volumes)
+        upper = self._settings.uppers_dir / sandbox_id / "upper"
+        try:
+            return await asyncio.to_thread(store_diff.diff, upper, record.image.layers, hidden)
+        except FileNotFoundError as error:
+            raise SandboxLost(f"sandbox {sandbox_id} ended meanwhile") from error
+
+    def _able(self, folder: Folder, capability: Capability) -> Record:
+        """Return the record of a live sandbox whose isolation has this capability."""
+        if folder.record is None:
+            raise NotFound(f"sandbox {folder.id} has no readable record")
+        if capability not in self.capabilities(folder.record.spec.isolation):
+            refuse(self.name, capability)
+        info = folder.info()
+        if info.state is SandboxState.ENDED:
+            raise SandboxLost(f"sandbox {folder.id} is over: {info.reason}")
+        return folder.record
 
     async def leftovers(self) -> builtins.list[Leftover]:
         """See :meth:`cloche.sandbox.driver.Driver.leftovers`."""

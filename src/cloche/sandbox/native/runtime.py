@@ -45,6 +45,7 @@ class NativeRuntime:
                 Capability.CPU_LIMIT,
                 Capability.PIDS_LIMIT,
                 Capability.VOLUMES,
+                Capability.DIFF,
                 *([Capability.PAUSE] if self._cgroups.layout.freezes else []),
             }
         )
