@@ -1,7 +1,30 @@
 """cloche runs agents, models and tasks in clean, isolated sandboxes and reports what worked.
 
-This package root holds the version only; import from the sub-packages. It must never import any of
-them, so that ``cloche --help`` stays fast.
+    from cloche import Sandbox, AsyncSandbox
+
+This package root must never import a sub-package before one of these names is asked for, so that
+``import cloche`` and ``cloche --help`` stay fast.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cloche.client import AsyncSandbox, Sandbox
+
 __version__ = "0.1.0"
+__all__ = ["AsyncSandbox", "Sandbox", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name in {"AsyncSandbox", "Sandbox"}:
+        from cloche import client  # noqa: PLC0415  # only when it is wanted
+
+        return getattr(client, name)
+    message = f"module 'cloche' has no attribute {name!r}"
+    raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    return __all__

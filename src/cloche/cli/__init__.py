@@ -18,6 +18,8 @@ from cloche import __version__
 from cloche.core.errors import ClocheError, EnvironmentUnusable, UsageError
 
 _COMMANDS = {
+    "config": ("cloche.cli.config:config", "Look at the configuration."),
+    "context": ("cloche.cli.context:context", "Keep services by name, and say which one is used."),
     "dataset": ("cloche.cli.dataset:dataset", "Look at sets of tasks."),
     "doctor": ("cloche.cli.doctor:doctor", "Say what this machine can do, and mend what can be mended."),
     "image": ("cloche.cli.image:image", "Make, list and remove images."),

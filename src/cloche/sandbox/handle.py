@@ -118,9 +118,12 @@ class Sandbox:
                     await process.cancel()
             raise
 
-    def process(self, command_id: str) -> Process:
-        """Return a handle on a command that anyone started; whether it exists shows on use (NotFound)."""
-        return Process(self._connection, command_id, oom=self._oom)
+    def process(self, command_id: str, *, cap_bytes: int = 1 << 20) -> Process:
+        """Return a handle on a command that anyone started; whether it exists shows on use (NotFound).
+
+        ``cap_bytes`` bounds what ``wait`` keeps of each stream.
+        """
+        return Process(self._connection, command_id, oom=self._oom, cap_bytes=cap_bytes)
 
     async def commands(self) -> list[CommandStatus]:
         """Return the commands that run and those that are remembered, in that order."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from cloche.core.errors import SandboxLost
 from cloche.sandbox.guest.connection import READ_WINDOW_BYTES, Call, GuestConnection
@@ -136,7 +136,7 @@ class Process:
 
     # ---- output and input ----
 
-    async def output(self, stream: str = "stdout", offset: int = 0) -> AsyncIterator[Chunk]:
+    async def output(self, stream: str = "stdout", offset: int = 0) -> AsyncGenerator[Chunk]:
         """Yield the stream from ``offset`` until the command is over and all of it was yielded.
 
         Bytes that are no longer held are left out: the next chunk's offset tells. Leave at any time and

@@ -1,0 +1,1 @@
+"""The SDK's way to a service over HTTP: docs/api.md."""
