@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from cloche.api.models import ChangeView
 from cloche.client.line import Line
+from cloche.sandbox.guest.glob import glob
+from cloche.sandbox.guest.patch import PatchedFile, apply_patch
 from cloche.sandbox.guest.records import FileInfo
 
 if TYPE_CHECKING:
@@ -81,6 +83,18 @@ class AsyncFiles:
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, a link or an empty folder; with ``recursive`` a folder and all it holds."""
         await (await self._line.live()).remove(path, recursive=recursive)
+
+    async def glob(self, pattern: str) -> List[FileInfo]:
+        """Return what matches an absolute pattern (``*``, ``?``, ``[…]``, ``**`` for folders), by path."""
+        return await self._line.again(lambda live: glob(live, pattern))
+
+    async def apply_patch(self, diff: str | bytes, folder: str = "/", *, strip: int = 1) -> List[PatchedFile]:
+        """Apply a unified diff below a folder, all of it or nothing; ``strip`` as with ``patch -p``.
+
+        Raises InvalidInput that says what does not fit.
+        """
+        data = diff.encode() if isinstance(diff, str) else diff
+        return await apply_patch(await self._line.live(), folder, data, strip=strip)
 
     async def diff(self) -> List[ChangeView]:
         """Return how all files differ from the image, by path."""

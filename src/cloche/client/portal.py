@@ -12,13 +12,40 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from cloche.core.errors import UsageError
 
 T = TypeVar("T")
 
 _CLOSE_TIMEOUT_S = 10.0
+
+
+class _Errand(Generic[T]):
+    """One piece of work, which its caller may give up at any moment: a Ctrl-C comes between any two lines."""
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[object] | None = None
+        self._given_up = False
+        self._over = threading.Event()
+
+    async def whole(self) -> T:
+        """Do the work, in the loop."""
+        self._task = asyncio.current_task()
+        try:
+            if self._given_up:
+                raise asyncio.CancelledError
+            return await self._work()
+        finally:
+            self._over.set()
+
+    def give_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel the work, where it goes on, and wait for its clean-up."""
+        self._given_up = True
+        if self._task is not None and not self._over.is_set():
+            loop.call_soon_threadsafe(self._task.cancel)
+            self._over.wait(_CLOSE_TIMEOUT_S)
 
 
 class Portal:
@@ -55,23 +82,12 @@ class Portal:
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do it in the loop and wait for it; an interrupted caller waits until it is cancelled."""
         self._check()
-        begun, over = threading.Event(), threading.Event()
-
-        async def whole() -> T:
-            begun.set()
-            try:
-                return await work()
-            finally:
-                over.set()
-
-        future: Future[T] = asyncio.run_coroutine_threadsafe(whole(), self._loop)
+        errand = _Errand(work)
         try:
+            future: Future[T] = asyncio.run_coroutine_threadsafe(errand.whole(), self._loop)
             return future.result()
         except BaseException:
-            if not future.done():
-                future.cancel()
-                if begun.is_set():
-                    over.wait(_CLOSE_TIMEOUT_S)
+            errand.give_up(self._loop)
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:

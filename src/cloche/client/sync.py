@@ -31,6 +31,8 @@ class Files(Face[AsyncFiles]):
     move = value(AsyncFiles.move)
     remove = value(AsyncFiles.remove)
     diff = value(AsyncFiles.diff)
+    glob = value(AsyncFiles.glob)
+    apply_patch = value(AsyncFiles.apply_patch)
     list = value(AsyncFiles.list)
 
 
