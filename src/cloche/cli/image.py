@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloche.cli.common import Duration, parse_pairs, run_async
+from cloche.cli.common import Duration, Size, parse_pairs, run_async
 
 if TYPE_CHECKING:
     from cloche.sandbox.images import ImageStore
@@ -143,3 +143,24 @@ def rm(names: tuple[str, ...]) -> None:
     for name in names:
         click.echo(store.remove(name).name, err=True)
     run_async(collect(store))
+
+
+@image.command()
+@click.option(
+    "--budget", type=Size(), required=True, help="What all layers together may hold, such as 20GiB."
+)
+def gc(budget: int) -> None:
+    """Remove the least recently used images until the rest fits the budget.
+
+    Images of live sandboxes stay. Prints the names that were removed.
+    """
+    from cloche.sandbox.images.builds import collect
+    from cloche.sandbox.images.gc import gc as free
+
+    store = _store()
+    done = free(store, budget)
+    run_async(collect(store))
+    for name in done.removed:
+        click.echo(name)
+    over = "" if done.kept_bytes <= budget else ", which is needed"
+    click.echo(f"freed {done.freed_bytes / 1e6:.1f} MB, kept {done.kept_bytes / 1e6:.1f} MB{over}", err=True)

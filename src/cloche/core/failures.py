@@ -37,6 +37,7 @@ _FAMILIES: tuple[tuple[str, str, str, str], ...] = (
         "the task cannot be understood",
         "BadRequestError",
     ),
+    ("images", "mutable_tag not_allowed", "the image may not be used here", _UNSUPPORTED),
 )
 
 

@@ -243,6 +243,31 @@ async def test_a_name_without_host_is_looked_for_in_the_default_registry(
     assert (image.origin, record.details["registry"]) == ("pulled", registry.host)
 
 
+@pytest.mark.fault("mirror-fails")
+async def test_a_mirror_is_asked_first_and_the_registry_where_it_has_nothing(
+    store: ImageStore,
+    registry: DockerRegistry,
+    access: RegistrySettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry.push("hub/team/mirrored:1", made_of(UPPER))
+    registry.push("team/only-here:1", made_of(TOP))
+    mirrors = f"far.example={registry.host}/hub,{registry.host}=127.0.0.1:9/nobody"
+    monkeypatch.setenv("CLOCHE_REGISTRY_MIRRORS", mirrors)
+    image = await prepare(store, "far.example/team/mirrored:1")
+    record = store.find("far.example/team/mirrored:1")
+    assert record is not None
+    assert record.digest == image.digest
+    assert (record.details["registry"], record.details["mirror"]) == (
+        "far.example",
+        f"{registry.host}/hub/team/mirrored",
+    )
+    await prepare(store, f"{registry.host}/team/only-here:1")
+    record = store.find(f"{registry.host}/team/only-here:1")
+    assert record is not None
+    assert "mirror" not in record.details
+
+
 def test_the_command_pulls_and_says_what_it_did(
     store: ImageStore, registry: DockerRegistry, access: RegistrySettings, tmp_path: Path
 ) -> None:

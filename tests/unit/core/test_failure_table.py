@@ -25,9 +25,9 @@ from cloche.core.errors import (
 from cloche.core.failures import DETAIL_LIMIT_CHARS, FAILURES, UNKNOWN, classify, failure, first_cause
 
 ROOT = Path(__file__).resolve().parents[3]
-CODE = re.compile(r"(infra|agent|verifier|budget|user|plan|doctor|task)/[a-z_]+")
+CODE = re.compile(r"(infra|agent|verifier|budget|user|plan|doctor|task|images)/[a-z_]+")
 ROW = re.compile(r"^\| `([a-z]+/[a-z_]+)` \| ([^|]+) \| (yes|no) \| (yes|no) \| `(\w+)` \|$")
-PREFIXES = {"plan": Domain.USER, "task": Domain.USER, "doctor": Domain.INFRA}
+PREFIXES = {"images": Domain.USER, "plan": Domain.USER, "task": Domain.USER, "doctor": Domain.INFRA}
 
 # what Harbor 0.26 knows, by (retried, graded, reward counts): harbor/models/trial/error_policy.py
 HARBOR_VALID = {

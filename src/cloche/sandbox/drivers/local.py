@@ -16,6 +16,7 @@ from cloche.sandbox.drivers.base import CapabilityGate, refuse
 from cloche.sandbox.drivers.runtime import Made, Runtime
 from cloche.sandbox.guest.connection import connect
 from cloche.sandbox.handle import Sandbox
+from cloche.sandbox.images.lease import lease
 from cloche.sandbox.native import store_diff
 from cloche.sandbox.native.finish import finish
 from cloche.sandbox.native.record import Folder, Record, boot_id, read_folder, read_folders, this_process
@@ -46,7 +47,8 @@ class LocalDriver(CapabilityGate):
         """See :meth:`cloche.sandbox.driver.Driver.create`; raises EnvironmentUnusable as well."""
         self.check_capabilities(spec)
         record = Record(spec=spec, image=image, created_at=time.time(), boot=boot_id(), owner=this_process())
-        made = await self._runtime.create(spec, image, record.dump())
+        with lease(self._settings, image.digest):  # until the record says that it is used
+            made = await self._runtime.create(spec, image, record.dump())
         try:
             return await self._connect(record, made)
         except BaseException as error:

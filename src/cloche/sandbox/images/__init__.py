@@ -14,6 +14,8 @@ from __future__ import annotations
 from cloche.sandbox.images.builds import build, collect
 from cloche.sandbox.images.debian import bootstrap
 from cloche.sandbox.images.ensure import BuildRequest, ensure_image, prepare
+from cloche.sandbox.images.gc import gc
+from cloche.sandbox.images.policy import ImagePolicy
 from cloche.sandbox.images.records import ImageInfo
 from cloche.sandbox.images.registry import RegistryError, RegistrySettings, pull
 from cloche.sandbox.images.store import ImageStore
@@ -22,6 +24,7 @@ from cloche.sandbox.images.tools import tool_status
 __all__ = [
     "BuildRequest",
     "ImageInfo",
+    "ImagePolicy",
     "ImageStore",
     "RegistryError",
     "RegistrySettings",
@@ -29,6 +32,7 @@ __all__ = [
     "build",
     "collect",
     "ensure_image",
+    "gc",
     "prepare",
     "pull",
     "tool_status",

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloche.core.errors import ImageError, InvalidInput, NotFound
+from cloche.core.errors import ImageError, InvalidInput, NotFound, UsageError
 from cloche.sandbox.images import names
 from cloche.sandbox.images.buildah import Buildah, image_id, reference
 from cloche.sandbox.images.context import IgnoreRules, context_digest, ignore_file
@@ -31,6 +31,7 @@ from cloche.sandbox.images.digest import walk
 from cloche.sandbox.images.disk import private_folder, read_json, try_locked, waiting_lock, write_json
 from cloche.sandbox.images.dockerfile import BaseImage, base_images, instructions
 from cloche.sandbox.images.logs import failure, last_lines, new_log
+from cloche.sandbox.images.policy import ImagePolicy
 from cloche.sandbox.images.records import Layer, Manifest, NameRecord
 from cloche.sandbox.images.registry.pull import pull
 from cloche.sandbox.images.registry.reference import RegistrySettings, find_registry
@@ -86,16 +87,21 @@ async def build(
     build_args: Mapping[str, str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     say: Callable[[str], None] = lambda _: None,
+    policy: ImagePolicy | None = None,
 ) -> PreparedImage:
     """Build ``dockerfile`` (default ``context/Dockerfile``), or return what the same content gave before.
 
-    Bases that are not here and name a registry are pulled first.
+    Bases that are not here and name a registry are pulled first; ``policy`` (default: the environment's) says
+    which bases may be used, else UsageError is raised with the line.
     ``name`` defaults to ``build:`` and the build's key; ``say`` gets a line when building begins. Raises
     InvalidInput for what cannot be read, EnvironmentUnusable without root or buildah, and ImageError: a base
     image that is not here (named), a step that fails or a time-out (the end of the log is shown, all of it
     is kept at the error's ``where``).
     """
-    await _pull_bases(store, dockerfile or context / "Dockerfile", build_args or {}, timeout_s, say)
+    policy = policy or ImagePolicy.from_environment()
+    await _pull_bases(
+        store, dockerfile or context / "Dockerfile", build_args or {}, timeout_s, say=say, policy=policy
+    )
     asked_at = time.time_ns()
     plan = await asyncio.to_thread(plan_build, store, context, dockerfile, build_args or {})
     wanted = names.normalise(name or f"build:{plan.key}")
@@ -129,17 +135,33 @@ async def _pull_bases(
     dockerfile: Path,
     build_args: Mapping[str, str],
     timeout_s: float,
+    *,
     say: Callable[[str], None],
+    policy: ImagePolicy,
 ) -> None:
     """Pull the bases that are not here and belong to a registry; the others are the plan's to complain of."""
     settings = RegistrySettings.from_environment()
     for base in await asyncio.to_thread(_bases, dockerfile, build_args):
+        _check(policy, base, dockerfile)
         if await asyncio.to_thread(_is_elsewhere, store, base.name, settings):
             try:
                 await pull(store, base.name, if_missing=True, timeout_s=timeout_s, settings=settings, say=say)
             except ImageError as error:
                 error.where = f"{dockerfile}:{base.line}"
                 raise
+
+
+def _check(policy: ImagePolicy, base: BaseImage, dockerfile: Path) -> None:
+    try:
+        names.parts(base.name)
+    except InvalidInput:
+        return  # no name: the plan says so, with its line
+    try:
+        policy.check_pinned(base.name)
+        policy.check_allowed(base.name)
+    except UsageError as error:
+        error.where = f"{dockerfile}:{base.line}"
+        raise
 
 
 def _bases(dockerfile: Path, build_args: Mapping[str, str]) -> tuple[BaseImage, ...]:

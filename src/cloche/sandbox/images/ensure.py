@@ -12,6 +12,8 @@ from pathlib import Path
 
 from cloche.core.errors import NotFound
 from cloche.sandbox.images.builds import DEFAULT_TIMEOUT_S, build
+from cloche.sandbox.images.policy import ImagePolicy
+from cloche.sandbox.images.records import NameRecord
 from cloche.sandbox.images.registry import RegistrySettings, pull
 from cloche.sandbox.images.registry.pull import DEFAULT_TIMEOUT_S as PULL_TIMEOUT_S
 from cloche.sandbox.images.registry.reference import find_registry
@@ -30,12 +32,19 @@ class BuildRequest:
     timeout_s: float = DEFAULT_TIMEOUT_S
 
 
-async def ensure_image(store: ImageStore, name: str, *, timeout_s: float = PULL_TIMEOUT_S) -> PreparedImage:
+async def ensure_image(
+    store: ImageStore, name: str, *, timeout_s: float = PULL_TIMEOUT_S, policy: ImagePolicy | None = None
+) -> PreparedImage:
     """Return the image of a name, pulled if it is not here and names a registry.
 
-    Raises NotFound with a hint for one that names none and is not here, else as ``ImageStore.resolve`` and
-    ``registry.pull`` do.
+    ``policy`` (default: the environment's) says which images may be used. Raises UsageError for one that may
+    not be, NotFound with a hint for one that names no registry and is not here, else as
+    ``ImageStore.resolve`` and ``registry.pull`` do.
     """
+    policy = policy or ImagePolicy.from_environment()
+    record = await asyncio.to_thread(store.find, name)
+    policy.check_pinned(name, record.digest if record else None)
+    policy.check_allowed(_known_as(record) if record else name)
     try:
         return await asyncio.to_thread(store.resolve, name)
     except NotFound:
@@ -45,8 +54,17 @@ async def ensure_image(store: ImageStore, name: str, *, timeout_s: float = PULL_
     return await pull(store, name, if_missing=True, timeout_s=timeout_s, settings=settings)
 
 
+def _known_as(record: NameRecord) -> str:
+    """Return the name that says where an image came from: of a snapshot, the image it began from."""
+    return str(record.details.get("root", record.name))
+
+
 async def prepare(
-    store: ImageStore, wanted: str | BuildRequest, *, timeout_s: float = PULL_TIMEOUT_S
+    store: ImageStore,
+    wanted: str | BuildRequest,
+    *,
+    timeout_s: float = PULL_TIMEOUT_S,
+    policy: ImagePolicy | None = None,
 ) -> PreparedImage:
     """Return an image that is ready to make sandboxes from, pulled or built first if need be.
 
@@ -54,7 +72,7 @@ async def prepare(
     Raises as ``ensure_image`` and ``builds.build`` do.
     """
     if isinstance(wanted, str):
-        return await ensure_image(store, wanted, timeout_s=timeout_s)
+        return await ensure_image(store, wanted, timeout_s=timeout_s, policy=policy)
     return await build(
         store,
         wanted.context,
@@ -62,4 +80,5 @@ async def prepare(
         name=wanted.name,
         build_args=wanted.build_args,
         timeout_s=wanted.timeout_s,
+        policy=policy,
     )

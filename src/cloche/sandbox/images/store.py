@@ -8,18 +8,19 @@ no lock since files change atomically, writers hold ``images/locks/index``. The 
 from __future__ import annotations
 
 import hashlib
-import shutil
+import os
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from cloche.core.errors import ImageError, InvalidInput, NotFound
-from cloche.sandbox.images import archive, folder, names
+from cloche.sandbox.images import archive, folder, lease, names
 from cloche.sandbox.images.digest import tree_digest
 from cloche.sandbox.images.disk import Staging, locked, private_folder, read_json, try_locked, write_json
+from cloche.sandbox.images.lease import manifest_path
 from cloche.sandbox.images.records import ImageInfo, Layer, Manifest, NameRecord
 from cloche.sandbox.images.tree import Limits, TreeWriter, full_disk
 from cloche.sandbox.settings import Settings
@@ -103,9 +104,13 @@ class ImageStore:
                 )
         return tuple(rows)
 
+    def records(self) -> tuple[NameRecord, ...]:
+        """Return every name's record, in order."""
+        return self._name_records()
+
     def manifest(self, digest: str) -> Manifest | None:
         """Return a manifest by its whole digest, or None."""
-        value = read_json(self._manifests / f"{digest.removeprefix('sha256:')}.json")
+        value = read_json(manifest_path(self.settings, digest))
         return None if value is None else Manifest.from_json(value)
 
     def manifest_of(self, record: NameRecord) -> Manifest:
@@ -230,7 +235,11 @@ class ImageStore:
 
     def put(self, manifest: Manifest, record: NameRecord) -> None:
         """Store a manifest and the name that leads to it. Call it with the lock held (``writing``)."""
-        write_json(self._manifests / f"{manifest.digest.removeprefix('sha256:')}.json", manifest.to_json())
+        path = manifest_path(self.settings, manifest.digest)
+        if path.exists():  # content does not change, and leases are locks on this very file
+            os.utime(path)
+        else:
+            write_json(path, manifest.to_json())
         write_json(self._name_path(record.name), record.to_json())
 
     @contextmanager
@@ -262,23 +271,40 @@ class ImageStore:
                     f"image {record.name} is used by sandbox {user}", hint=f"cloche sandbox rm {user}"
                 )
             self._name_path(record.name).unlink()
-            self._forget_unnamed()
+            self.forget_unnamed()
         return record
 
-    def _forget_unnamed(self) -> None:
-        """Remove manifests without a name and a sandbox, and our layers that no manifest needs.
+    def forget_unnamed(self) -> None:
+        """Remove manifests without a name, a sandbox and a lease, and layers of ours that none needs.
 
-        While a build runs the layers stay, since it may stand on them; the next removal frees them.
+        Call it with the lock held (``writing``).
         """
         kept = {item.digest for item in self._name_records()} | set(self.digests_in_use())
         for manifest in tuple(self.manifests()):
             if manifest.digest not in kept:
-                (self._manifests / f"{manifest.digest.removeprefix('sha256:')}.json").unlink()
+                with lease.alone(manifest_path(self.settings, manifest.digest)) as free:
+                    if free:
+                        self.drop(manifest.digest)
+        self.free_layers()
+
+    def drop(self, digest: str, records: Iterable[NameRecord] = ()) -> None:
+        """Remove a manifest and these names of it; its layers stay until ``free_layers``."""
+        for record in records:
+            self._name_path(record.name).unlink(missing_ok=True)
+        manifest_path(self.settings, digest).unlink(missing_ok=True)
+
+    def free_layers(self) -> None:
+        """Remove our layers that no manifest needs. Call it with the lock held (``writing``).
+
+        While a build runs they stay, since it may stand on them; the next removal frees them. A layer is
+        taken from its place before it is emptied, so that there is never a half one under its name.
+        """
         needed = {layer.path for manifest in self.manifests() for layer in manifest.layers}
         with try_locked(self.root / "locks" / "builds") as alone:
             for path in self.settings.layers_dir.glob("*") if alone else ():
                 if f"{self.settings.layers_dir.name}/{path.name}" not in needed:
-                    shutil.rmtree(path)
+                    with self.staging.folder("gone") as place:
+                        path.rename(place / "layer")
 
     # --- inside ---
 

@@ -33,7 +33,12 @@ from cloche.sandbox.images.registry.credentials import credentials_for
 from cloche.sandbox.images.registry.errors import RegistryError
 from cloche.sandbox.images.registry.layers import WrongDiffDigest, unpack
 from cloche.sandbox.images.registry.manifests import Configuration, Descriptor, ImageManifest, Platform
-from cloche.sandbox.images.registry.reference import Reference, RegistrySettings, find_registry
+from cloche.sandbox.images.registry.reference import (
+    Reference,
+    RegistrySettings,
+    find_registry,
+    mirrors_of,
+)
 from cloche.sandbox.images.store import ImageStore
 from cloche.sandbox.images.tools import in_thread
 from cloche.sandbox.images.tree import Entry, Limits, TreeWriter
@@ -161,11 +166,20 @@ class _Pull:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     async def run(self) -> None:
-        """Have the name in the store, with what the registry says now."""
-        reference = self._reference
+        """Have the name in the store, with what the registry (or a mirror of it) says now."""
+        for mirror in mirrors_of(self._reference, self._settings):
+            try:
+                await self._run_from(mirror)
+            except RegistryError as error:
+                self._say(f"the mirror does not give it: {error}")
+            else:
+                return
+        await self._run_from(self._reference)
+
+    async def _run_from(self, reference: Reference) -> None:
         known = credentials_for(self._settings.auth_file, reference.credentials_host, reference.repository)
         async with RegistryClient(reference, self._settings, known) as client:
-            found = await self._resolve(client)
+            found = await self._resolve(client, reference)
             async with (
                 waiting_lock(self._locks / f"pull-{found.answer.digest.removeprefix('sha256:')[:32]}"),
                 waiting_lock(self._locks / "builds", shared=True),  # what lies there unneeded stays
@@ -173,11 +187,11 @@ class _Pull:
                 manifest = await asyncio.to_thread(self._here, found)
                 if manifest is None:
                     manifest = await self._fetch(client, found)
-                await asyncio.to_thread(self._record, manifest, found)
+                await asyncio.to_thread(self._record, manifest, found, reference)
 
-    async def _resolve(self, client: RegistryClient) -> _Resolved:
-        what = str(self._reference)
-        answer = await client.manifest(self._reference.version)
+    async def _resolve(self, client: RegistryClient, reference: Reference) -> _Resolved:
+        what = str(reference)
+        answer = await client.manifest(reference.version)
         index_digest = ""
         if manifests.is_index(answer.data, answer.media_type, what):
             index_digest = answer.digest
@@ -264,7 +278,7 @@ class _Pull:
         made = tree_digest(root, check=check)
         return self.store.add_layer(root, made.digest, made.size_bytes)
 
-    def _record(self, manifest: Manifest, found: _Resolved) -> None:
+    def _record(self, manifest: Manifest, found: _Resolved, source: Reference) -> None:
         details: dict[str, Any] = {
             "registry": self._reference.registry,
             "repository": self._reference.repository,
@@ -273,6 +287,8 @@ class _Pull:
             "index_digest": found.index_digest,
             "platform": str(found.platform),
         }
+        if source != self._reference:
+            details["mirror"] = f"{source.registry}/{source.repository}"
         with self.store.writing():
             self.store.put(
                 manifest,

@@ -27,12 +27,15 @@ class RegistrySettings:
     ``default`` (``CLOCHE_REGISTRY``) is the host of the registry that names without one are looked for in.
     ``insecure`` (``CLOCHE_REGISTRY_INSECURE``, hosts with commas between) may be spoken to over plain HTTP,
     as any registry on this machine's loopback. ``auth_file`` (``CLOCHE_REGISTRY_AUTH``, or ``config.json``
-    in the folder ``DOCKER_CONFIG``) holds credentials; none is used that is not named.
+    in the folder ``DOCKER_CONFIG``) holds credentials; none is used that is not named. ``mirrors``
+    (``CLOCHE_REGISTRY_MIRRORS``, such as ``docker.io=mirror.example/hub``, commas between) are asked before
+    the registry that a name says, in order.
     """
 
     default: str | None = None
     insecure: frozenset[str] = frozenset()
     auth_file: Path | None = None
+    mirrors: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> RegistrySettings:
@@ -50,7 +53,21 @@ class RegistrySettings:
             default=default,
             insecure=frozenset(host.strip() for host in insecure.split(",") if host.strip()),
             auth_file=Path(auth) if auth else None,
+            mirrors=_mirrors(environment.get("CLOCHE_REGISTRY_MIRRORS", "")),
         )
+
+
+def _mirrors(text: str) -> tuple[tuple[str, str], ...]:
+    found = []
+    for pair in filter(None, (pair.strip() for pair in text.split(","))):
+        host, _, place = pair.partition("=")
+        if _host_of(host) != host or not _host_of(place):
+            raise InvalidInput(
+                f"CLOCHE_REGISTRY_MIRRORS has {pair!r}, which names no registry and its mirror",
+                hint="such as docker.io=mirror.example:5000 or docker.io=mirror.example/hub",
+            )
+        found.append((host, place.rstrip("/")))
+    return tuple(found)
 
 
 def _host_of(text: str) -> str:
@@ -115,3 +132,16 @@ def find_registry(name: str, settings: RegistrySettings) -> Reference | None:
     if names.is_docker_hub(registry) and "/" not in repository:
         repository = f"library/{repository}"
     return Reference(registry=registry, repository=repository, version=found.digest or found.tag or "latest")
+
+
+def mirrors_of(reference: Reference, settings: RegistrySettings) -> list[Reference]:
+    """Return where else to ask for this image, before its registry."""
+    found = []
+    for host, place in settings.mirrors:
+        if host == reference.registry or (
+            names.is_docker_hub(host) and names.is_docker_hub(reference.registry)
+        ):
+            mirror, _, prefix = place.partition("/")
+            repository = f"{prefix}/{reference.repository}" if prefix else reference.repository
+            found.append(Reference(registry=mirror, repository=repository, version=reference.version))
+    return found
