@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cloche.experiment.session import Ending
     from cloche.experiment.show import Show
     from cloche.report.summary import Summary
+    from cloche.sandbox.driver import Driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Options:
     prices: tuple[str, ...]
     quiet: bool
     json: bool
+    driver: str | None = None
 
 
 LIMITS = {
@@ -92,8 +94,7 @@ def _limit_options(command: Any) -> Any:
 @click.option(
     "--retries",
     type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
+    show_default="5",
     help="Further attempts after an infrastructure failure.",
 )
 @click.option(
@@ -121,6 +122,7 @@ def _limit_options(command: Any) -> Any:
     help="Times the time limits of every task.",
 )
 @_limit_options
+@click.option("--driver", help="What makes the sandboxes: local or service (default: as configured).")
 @click.option(
     "--price",
     "prices",
@@ -141,7 +143,17 @@ def run(json_: bool, **options: Any) -> int:
     """
     names = [name for name in options if name.partition("_")[0] in LIMITS]
     limits = {name: options.pop(name) for name in names}
-    return _run(Options(json=json_, limits=limits, **options))
+    return _run(_configured(Options(json=json_, limits=limits, **options)))
+
+
+def _configured(options: Options) -> Options:
+    """Fill in from the configuration what no flag has said."""
+    from cloche.client.config import load
+
+    flags = {"run.retries": options.retries, "run.concurrency": options.concurrency, "driver": options.driver}
+    loaded = load(flags)
+    run = loaded.config.run
+    return replace(options, retries=run.retries, concurrency=run.concurrency, driver=loaded.driver())
 
 
 def _run(options: Options) -> int:
@@ -296,12 +308,11 @@ async def _conduct(plan: Plan, folder: Path, options: Options) -> Ending:
     from cloche.experiment.session import Session
     from cloche.experiment.signals import Killed, run_under_signals
     from cloche.report.summary import summarise
-    from cloche.sandbox.drivers.local import LocalDriver
     from cloche.sandbox.images.store import ImageStore
     from cloche.sandbox.settings import Settings
 
     settings = Settings()
-    driver = LocalDriver(settings)
+    driver = await _driver(options.driver)
     show = _show(plan, options)
     session = Session(plan, folder, driver, store_images(ImageStore(settings)))
     try:
@@ -314,6 +325,19 @@ async def _conduct(plan: Plan, folder: Path, options: Options) -> Ending:
         await driver.close()
     _report(show, ending, summarise(ending.outcomes), folder, options)
     return ending
+
+
+async def _driver(name: str | None) -> Driver:
+    if name == "service":
+        from cloche.client.config import load
+        from cloche.client.driver import ServiceDriver
+        from cloche.client.pool import open_backend
+
+        return await ServiceDriver.open(await open_backend(load().service()))
+    from cloche.sandbox.drivers.local import LocalDriver
+    from cloche.sandbox.settings import Settings
+
+    return LocalDriver(Settings())
 
 
 def _show(plan: Plan, options: Options) -> Show:

@@ -22,6 +22,7 @@ from cloche.core.errors import InvalidInput
 
 PROJECT_FILE = "cloche.toml"
 USER_FILE = "config.toml"
+DRIVERS = ("local", "service")
 SECRETS = frozenset({"key"})
 
 
@@ -44,7 +45,7 @@ class RunPart(_Part):
     """``[run]``: what ``cloche run`` takes where no flag says otherwise."""
 
     concurrency: int | None = Field(default=None, ge=1)
-    retries: int = Field(default=1, ge=0)
+    retries: int = Field(default=5, ge=0)
 
 
 class Config(_Part):
@@ -97,6 +98,18 @@ class Loaded:
                 where=chosen.source,
             )
         return self._made(str(chosen.value), key)
+
+    def driver(self) -> str:
+        """Return the name of the driver to use. Raises InvalidInput for none, or one without its service."""
+        named = self.service().url is not None
+        driver = self.config.driver or ("service" if named else "local")
+        if driver not in DRIVERS:
+            raise InvalidInput(f"there is no driver {driver}", hint=f"one of {', '.join(DRIVERS)}")
+        if driver == "service" and not named:
+            raise InvalidInput(
+                "the driver is `service`, and no service is named", hint="CLOCHE_URL, or cloche context use"
+            )
+        return driver
 
     def _of(self, context: Context, key: str | None) -> Service:
         return self._made(context.url, key or context.key)

@@ -40,7 +40,7 @@ def test_nothing_said_is_this_machine(place: Place) -> None:
     loaded = place.load()
     assert not loaded.said
     assert loaded.service().url is None
-    assert (loaded.config.run.retries, loaded.config.sandbox.network) == (1, "none")
+    assert (loaded.config.run.retries, loaded.config.sandbox.network) == (5, "none")
 
 
 def test_each_source_is_stronger_than_the_one_before(place: Place) -> None:
@@ -128,6 +128,16 @@ def test_a_stronger_source_chooses_between_address_and_context(place: Place) -> 
         place.load({"url": "http://127.0.0.1:3", "context": "far"}).service()
     with pytest.raises(NotFound, match="near"):
         place.load(CLOCHE_CONTEXT="near").service()
+
+
+def test_the_driver_follows_the_service(place: Place) -> None:
+    assert place.load().driver() == "local"
+    assert place.load(CLOCHE_URL="http://127.0.0.1:3").driver() == "service"
+    assert place.load({"driver": "local"}, CLOCHE_URL="http://127.0.0.1:3").driver() == "local"
+    with pytest.raises(InvalidInput, match="no service"):
+        place.load({"driver": "service"}).driver()
+    with pytest.raises(InvalidInput, match="no driver"):
+        place.load({"driver": "warp"}).driver()
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "nonsense", "http://", "http://u:p@host", "http://h/?key=1"])
