@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from cloche.api.models import State
 from cloche.client.backend import Backend
-from cloche.core.errors import NotFound, SandboxLost
+from cloche.core.errors import InfraError, NotFound, SandboxLost
 from cloche.sandbox.handle import Process, Sandbox
 from cloche.sandbox.spec import Command
 
@@ -39,8 +39,17 @@ class Line:
         async with self._lock:
             if self._live is None or self._live.lost:
                 await self._let_go()
-                self._live = await self.backend.handle(self.id)
+                self._live = await self._reach()
             return self._live
+
+    async def _reach(self) -> Sandbox:
+        """Connect. A way that is closed for the moment is a lost one: whoever may, tries again."""
+        try:
+            return await self.backend.handle(self.id)
+        except InfraError as error:
+            if error.code != "infra/transport":
+                raise
+            raise SandboxLost(error.message, hint=error.hint, code=error.code) from error
 
     async def _let_go(self) -> None:
         live, self._live = self._live, None
