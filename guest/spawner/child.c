@@ -21,6 +21,8 @@
 
 #define TERMINAL_GROUP "5" /* `tty` in every common image */
 #define TERMINALS_MAX "256" /* the machine has 4096 for all sandboxes together */
+#define ETC_FILES 3
+#define SCRATCH "/views"   /* a folder of the spawner's root, covered in ours by files of the sandbox */
 #define NEVER_DUMP 1       /* a core limit of one byte also stops cores that go to a pipe */
 #define OPEN_FILES_MAX 65536
 #define INSIDE_PROC (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
@@ -60,10 +62,7 @@ static void take_descriptors(const struct birth *b)
     if (dup2(null_fd, 0) < 0 || dup2(null_fd, 1) < 0 || dup2(b->log, 2) < 0 || dup2(b->listen, FD_GUEST_LISTEN) < 0 ||
         dup3(guest_fd, FD_CHILD_GUEST, O_CLOEXEC) < 0)
         stop(STEP_DESCRIPTORS);
-    for (int i = 0; i < 3; i++)
-        if (dup3(b->etc[i], FD_CHILD_GUEST + 1 + i, O_CLOEXEC) < 0)
-            stop(STEP_DESCRIPTORS);
-    if (syscall(SYS_close_range, FD_CHILD_GUEST + 4, ~0u, 0) != 0)
+    if (syscall(SYS_close_range, FD_CHILD_GUEST + 1, ~0u, 0) != 0)
         stop(STEP_DESCRIPTORS);
 }
 
@@ -97,8 +96,10 @@ static void become_root(void)
 }
 
 struct mounts {
-    int proc, sys, dev, pts, shm;
+    int proc, sys, dev, pts, shm, etc[ETC_FILES];
 };
+
+static const char *const etc_files[ETC_FILES] = {"hosts", "hostname", "resolv.conf"};
 
 static int mount_with(const char *type, const char *const (*options)[2], unsigned attributes)
 {
@@ -114,20 +115,58 @@ static int mount_with(const char *type, const char *const (*options)[2], unsigne
     return mounted;
 }
 
-static struct mounts make_mounts(uint64_t shm_bytes)
+static int write_scratch(const char *name, const void *data, size_t size)
 {
-    char size[24];
-    snprintf(size, sizeof size, "%llu", (unsigned long long)shm_bytes);
+    char path[48];
+    snprintf(path, sizeof path, SCRATCH "/%s", name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    int result = fd >= 0 && write(fd, data, size) == (ssize_t)size ? 0 : -1;
+    close(fd);
+    return result;
+}
+
+static int clone_scratch(const char *name)
+{
+    char path[48];
+    snprintf(path, sizeof path, SCRATCH "/%s", name);
+    return sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+}
+
+/*
+ * One tmpfs holds /dev/shm and the files that are bound over those of the image: they belong to root inside, are counted
+ * to the sandbox's memory and bounded by one size. In the store they would cost inodes on disk.
+ */
+static void make_scratch(const struct request *r, struct mounts *m)
+{
+    char size[24], hostname[NAME_BYTES];
+    snprintf(size, sizeof size, "%llu", (unsigned long long)r->shm);
+    const char *const options[][2] = {{"mode", "0755"}, {"size", size}, {NULL, NULL}};
+    int length = snprintf(hostname, sizeof hostname, "%s\n", r->hostname);
+    int scratch = mount_with("tmpfs", options, INSIDE_PROC);
+    if (scratch < 0 || sys_move_mount(scratch, "", AT_FDCWD, SCRATCH, MOVE_MOUNT_F_EMPTY_PATH) != 0 ||
+        mkdir(SCRATCH "/shm", 0700) != 0 || chmod(SCRATCH "/shm", 01777) != 0 ||
+        write_scratch("hosts", r->hosts.value, r->hosts.bytes) != 0 ||
+        write_scratch("hostname", hostname, (size_t)length) != 0 ||
+        write_scratch("resolv.conf", r->resolv.value, r->resolv.bytes) != 0)
+        stop(STEP_ETC);
+    close(scratch);
+    m->shm = clone_scratch("shm");
+    for (int i = 0; i < ETC_FILES; i++)
+        if ((m->etc[i] = clone_scratch(etc_files[i])) < 0)
+            stop(STEP_ETC);
+}
+
+static struct mounts make_mounts(const struct request *r)
+{
     const char *const terminals[][2] = {
         {"gid", TERMINAL_GROUP}, {"mode", "0620"}, {"ptmxmode", "0666"}, {"max", TERMINALS_MAX}, {NULL, NULL}};
-    const char *const shared[][2] = {{"mode", "1777"}, {"size", size}, {NULL, NULL}};
     struct mounts m = {
         .proc = mount_with("proc", NULL, INSIDE_PROC),
         .sys = mount_with("sysfs", NULL, INSIDE_PROC | MOUNT_ATTR_RDONLY),
         .dev = sys_open_tree(AT_FDCWD, "/dev", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC),
         .pts = mount_with("devpts", terminals, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC),
-        .shm = mount_with("tmpfs", shared, INSIDE_PROC),
     };
+    make_scratch(r, &m);
     if (m.proc < 0 || m.sys < 0 || m.dev < 0 || m.pts < 0 || m.shm < 0)
         stop(STEP_MOUNTS);
     return m;
@@ -177,13 +216,15 @@ static void put_on_file(int mount_fd, const char *path)
         stop(STEP_ETC);
 }
 
-static void put_etc(void)
+static void put_etc(const struct mounts *m)
 {
-    static const char *const paths[] = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"};
+    char path[48];
     if (mkdir("/etc", 0755) != 0 && errno != EEXIST)
         stop(STEP_ETC);
-    for (int i = 0; i < 3; i++)
-        put_on_file(FD_CHILD_GUEST + 1 + i, paths[i]);
+    for (int i = 0; i < ETC_FILES; i++) {
+        snprintf(path, sizeof path, "/etc/%s", etc_files[i]);
+        put_on_file(m->etc[i], path);
+    }
 }
 
 /* A volume's place may be several folders deep; what is missing of them is made, a link among them is refused. */
@@ -259,14 +300,14 @@ _Noreturn void child_main(const struct birth *b)
     int mounts[1 + VOLUMES_MAX]; /* the root, then the volumes */
     wait_for_go(&address, mounts, 1 + r->volume_count);
     become_root();
-    struct mounts m = make_mounts(r->shm);
+    struct mounts m = make_mounts(r);
     change_root(mounts[0]);
     put_on_folder(m.proc, "/proc", STEP_PROC);
     put_on_folder(m.sys, "/sys", STEP_SYS);
     put_on_folder(m.dev, "/dev", STEP_DEV);
     put_on_folder(m.pts, "/dev/pts", STEP_DEV);
     put_on_folder(m.shm, "/dev/shm", STEP_DEV);
-    put_etc();
+    put_etc(&m);
     put_volumes(r, mounts + 1);
     if (child_network(address, settings.gateway, b->sandbox->public) != 0)
         stop(STEP_NETWORK);

@@ -25,7 +25,7 @@ struct making {
     struct sandbox *s;
     const struct request *r;
     struct birth birth;
-    int folder, upper, cgroup, control, mounts[1 + VOLUMES_MAX]; /* mounts: the root, then the volumes */
+    int folder, cgroup, control, mounts[1 + VOLUMES_MAX]; /* mounts: the root, then the volumes */
 };
 
 static void close_all(const int *fds, size_t count)
@@ -44,27 +44,6 @@ static int make_folder(struct making *m, struct failure *f)
     m->folder = openat(sandboxes_fd, r->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (m->folder < 0 || write_file_at(m->folder, "record.json", r->record.value, r->record.bytes, 0600) != 0)
         return fail(f, "write the record");
-    return 0;
-}
-
-/* Files that are bound over those of the image belong to root inside; they live in the store, where space is counted. */
-static int make_etc(struct making *m, struct failure *f)
-{
-    static const char *const names[] = {"hosts", "hostname", "resolv.conf"};
-    char path[NAME_BYTES], hostname[NAME_BYTES];
-    uint32_t owner = base_id(m->s->slot);
-    struct field files[3] = {m->r->hosts, {0}, m->r->resolv};
-    files[1].bytes = (size_t)snprintf(hostname, sizeof hostname, "%s\n", m->r->hostname);
-    files[1].value = (const unsigned char *)hostname;
-    m->upper = openat(uppers_fd, m->s->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    for (int i = 0; i < 3; i++) {
-        if (m->upper < 0 || write_file_at(m->upper, names[i], files[i].value, files[i].bytes, 0644) != 0 ||
-            fchownat(m->upper, names[i], owner, owner, AT_SYMLINK_NOFOLLOW) != 0)
-            return fail(f, "write the files of /etc");
-        snprintf(path, sizeof path, "/store/uppers/%s/%s", m->s->id, names[i]);
-        if ((m->birth.etc[i] = sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)) < 0)
-            return fail(f, "bind the files of /etc");
-    }
     return 0;
 }
 
@@ -214,20 +193,18 @@ static int give_birth(struct making *m, struct failure *f)
 
 int sandbox_create(struct sandbox *s, const struct request *r, struct failure *f)
 {
-    struct making m = {.s = s, .r = r, .folder = -1, .upper = -1, .cgroup = -1, .control = -1};
+    struct making m = {.s = s, .r = r, .folder = -1, .cgroup = -1, .control = -1};
     memset(m.mounts, -1, sizeof m.mounts);
-    m.birth = (struct birth){.control = -1, .listen = -1, .log = -1, .etc = {-1, -1, -1}};
+    m.birth = (struct birth){.control = -1, .listen = -1, .log = -1};
     s->pooled = r->memory == 0;
     s->pool_kills = s->pooled ? cgroup_pool_kills() : 0;
     if (s->public && network_start(f) != 0)
         return -1;
     int result = make_folder(&m, f);
     bool ours = result == 0 || strcmp(f->code, "exists") != 0;
-    if (result == 0 && (overlay_make_folders(s, r, f) != 0 || make_etc(&m, f) != 0 ||
-                        cgroup_make(s, r, &m.cgroup, f) != 0 || make_socket(&m, f) != 0 || give_birth(&m, f) != 0))
+    if (result == 0 && (overlay_make_folders(s, r, f) != 0 || cgroup_make(s, r, &m.cgroup, f) != 0 || make_socket(&m, f) != 0 || give_birth(&m, f) != 0))
         result = -1;
-    int fds[] = {m.folder, m.upper, m.cgroup, m.control, m.birth.listen, m.birth.log,
-                 m.birth.etc[0], m.birth.etc[1], m.birth.etc[2]};
+    int fds[] = {m.folder, m.cgroup, m.control, m.birth.listen, m.birth.log};
     close_all(fds, sizeof fds / sizeof *fds);
     close_all(m.mounts, sizeof m.mounts / sizeof *m.mounts);
     if (result != 0 && ours) {

@@ -155,8 +155,14 @@ static int mount_layers(const struct sandbox *s, int view, const struct layers *
 
 static int open_layers(const struct request *r, int view, struct layers *lower, size_t most, struct failure *f)
 {
-    if (r->layer_count > most)
-        return fail_with(f, "unsupported", E2BIG, "an image has at most %zu layers", most);
+    if (r->layer_count + 1 > most)
+        return fail_with(f, "unsupported", E2BIG, "an image has at most %zu layers", most - 1);
+    if (kernel_is_at_least(6, 7)) { /* before it there is too little room for names */
+        int skeleton = sys_openat2(view, "skeleton", O_PATH | O_DIRECTORY | O_CLOEXEC, 0, CLOCHE_RESOLVE_IN_ROOT);
+        if (skeleton < 0)
+            return fail(f, "open the lowest layer");
+        lower->fds[lower->count++] = skeleton;
+    }
     for (size_t i = 0; i < r->layer_count; i++) {
         int fd = sys_openat2(view, r->layers[i], O_PATH | O_DIRECTORY | O_CLOEXEC, 0, CLOCHE_RESOLVE_IN_ROOT);
         if (fd < 0)

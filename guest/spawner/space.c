@@ -97,6 +97,23 @@ static int close_devices(void)
     return attach(dev, "/dev");
 }
 
+/*
+ * The lowest layer of every root: places for what is mounted, so that an image that lacks them costs no copies into the
+ * writable layer. An image's own come before it.
+ */
+static int make_skeleton(void)
+{
+    static const char *const folders[] = {"skeleton", "skeleton/proc", "skeleton/sys", "skeleton/dev", "skeleton/etc"};
+    static const char *const files[] = {"skeleton/etc/hosts", "skeleton/etc/hostname", "skeleton/etc/resolv.conf"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        if (mkdirat(store_fd, folders[i], 0755) != 0 && errno != EEXIST)
+            return -1;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (write_file_at(store_fd, files[i], "", 0, 0644) != 0)
+            return -1;
+    return 0;
+}
+
 static int open_folder(const char *parent, const char *name)
 {
     char path[4096];
@@ -124,5 +141,7 @@ int space_make(struct failure *f)
     uppers_fd = open_folder("/store", "uppers");
     if (store_fd < 0 || uppers_fd < 0 || own_mount_ns_fd < 0)
         return fail(f, "open the state folder");
+    if (make_skeleton() != 0)
+        return fail(f, "make the lowest layer");
     return 0;
 }

@@ -164,7 +164,7 @@ int volumes_open(const struct request *r, int userns, int *out, struct failure *
 struct birth {
     const struct sandbox *sandbox;
     const struct request *request;
-    int control, listen, log, etc[3]; /* etc: hosts, hostname, resolv.conf as detached mounts */
+    int control, listen, log;
 };
 _Noreturn void child_main(const struct birth *b);
 const char *child_step(int step);
