@@ -1,7 +1,7 @@
 /*
  * The first process of a sandbox, from the clone until it becomes the guest: it finishes its namespaces from inside.
  *
- * It is a copy of one thread of the spawner, so it may only make system calls. Mounts are made before pivot_root, where
+ * It borrows the spawner's memory (partner.c), so it may only make system calls and must write to its own stack alone. Mounts are made before pivot_root, where
  * a full /proc and /sys are in sight, and put in place after it, where a link in the image leads nowhere but inside.
  */
 #include "spawner.h"

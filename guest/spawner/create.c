@@ -18,13 +18,13 @@
 
 #define BACKLOG 128
 #define BIRTH_MS 30000
-#define NAMESPACES                                                                                                     \
-    (CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
 
 struct making {
+    struct partner *partner;
     struct sandbox *s;
     const struct request *r;
     struct birth birth;
+    bool cloned;
     int folder, cgroup, control, mounts[1 + VOLUMES_MAX]; /* mounts: the root, then the volumes */
 };
 
@@ -60,33 +60,10 @@ static int make_socket(struct making *m, struct failure *f)
 }
 
 /* Threads keep identities of their own: the system calls are made bare, not through the C library. */
-static int act_as(uint32_t id)
+int act_as(uint32_t id)
 {
     if (syscall(SYS_setresgid, -1, id, -1) != 0 || syscall(SYS_setresuid, -1, id, -1) != 0)
         return -1;
-    return 0;
-}
-
-/* The clone is made by the range's root, so that limits per user are charged to it and not to the host's root. */
-static int make_process(struct making *m, int control, struct failure *f)
-{
-    int pidfd = -1;
-    struct kernel_clone_args args = {
-        .flags = NAMESPACES | CLOCHE_CLONE_PIDFD | (m->cgroup >= 0 ? CLOCHE_CLONE_INTO_CGROUP : 0),
-        .pidfd = (uint64_t)(uintptr_t)&pidfd,
-        .exit_signal = SIGCHLD,
-        .cgroup = m->cgroup >= 0 ? (uint64_t)m->cgroup : 0,
-    };
-    m->birth.control = control;
-    m->birth.sandbox = m->s;
-    m->birth.request = m->r;
-    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
-    if (pid == 0)
-        child_main(&m->birth);
-    if (pid < 0)
-        return fail(f, "make the sandbox's namespaces");
-    m->s->pid = pid;
-    m->s->pidfd = pidfd;
     return 0;
 }
 
@@ -176,9 +153,18 @@ static int give_birth(struct making *m, struct failure *f)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return fail(f, "make a control socket");
     m->control = pair[0];
-    int result = act_as(base_id(m->s->slot)) == 0 ? make_process(m, pair[1], f) : fail(f, "act as the range's root");
+    m->birth.control = pair[1];
+    m->birth.cgroup = m->cgroup;
+    m->birth.sandbox = m->s;
+    m->birth.request = m->r;
+    int result = partner_clone(m->partner, &m->birth, f);
     close(pair[1]);
-    if (result == 0 && (map_ids(m, f) != 0 || make_root(m, f) != 0))
+    if (result != 0)
+        return -1;
+    m->cloned = true;
+    if (act_as(base_id(m->s->slot)) != 0)
+        return fail(f, "act as the range's root");
+    if (map_ids(m, f) != 0 || make_root(m, f) != 0)
         result = -1;
     if (act_as(0) != 0)
         _exit(70); /* this thread must not go on as somebody else */
@@ -191,9 +177,9 @@ static int give_birth(struct making *m, struct failure *f)
     return wait_for_birth(m, f);
 }
 
-int sandbox_create(struct sandbox *s, const struct request *r, struct failure *f)
+int sandbox_create(struct partner *partner, struct sandbox *s, const struct request *r, struct failure *f)
 {
-    struct making m = {.s = s, .r = r, .folder = -1, .cgroup = -1, .control = -1};
+    struct making m = {.partner = partner, .s = s, .r = r, .folder = -1, .cgroup = -1, .control = -1};
     memset(m.mounts, -1, sizeof m.mounts);
     m.birth = (struct birth){.control = -1, .listen = -1, .log = -1};
     s->pooled = r->memory == 0;
@@ -205,8 +191,12 @@ int sandbox_create(struct sandbox *s, const struct request *r, struct failure *f
     if (result == 0 && (overlay_make_folders(s, r, f) != 0 || cgroup_make(s, r, &m.cgroup, f) != 0 || make_socket(&m, f) != 0 || give_birth(&m, f) != 0))
         result = -1;
     int fds[] = {m.folder, m.cgroup, m.control, m.birth.listen, m.birth.log};
-    close_all(fds, sizeof fds / sizeof *fds);
+    close_all(fds, sizeof fds / sizeof *fds); /* a child that waits for us sees that, and ends */
     close_all(m.mounts, sizeof m.mounts / sizeof *m.mounts);
+    if (m.cloned && result != 0)
+        syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
+    if (m.cloned)
+        partner_wait(partner);
     if (result != 0 && ours) {
         struct failure ignored;
         sandbox_remove(s->id, s, false, &ignored);

@@ -151,7 +151,7 @@ static void adopt(const char *id)
     s.public = value_of(text, "public") != 0;
     s.address = (uint32_t)value_of(text, "address");
     if (s.pid > 0)
-        s.pidfd = (int)syscall(SYS_pidfd_open, s.pid, 0);
+        s.pidfd = descriptor_to_keep((int)syscall(SYS_pidfd_open, s.pid, 0));
     if (alive(&s))
         pause_adopt(&s);
     if (alive(&s) && table_adopt(&s) == 0) {

@@ -83,13 +83,13 @@ static void put_error(struct buffer *out, uint32_t id, const struct failure *f)
     frame_end(out, mark);
 }
 
-static void create(struct buffer *out, const struct frame *frame)
+static void create(struct partner *partner, struct buffer *out, const struct frame *frame)
 {
     struct request r;
     struct sandbox *s = NULL;
     struct failure f;
     bool made = request_parse(&r, frame, &f) == 0 && table_reserve(r.id, r.network == NETWORK_PUBLIC, &s, &f) == 0 &&
-                sandbox_create(s, &r, &f) == 0;
+                sandbox_create(partner, s, &r, &f) == 0;
     if (made) {
         size_t mark = frame_begin(out, A_REPLY, frame->id);
         put_number(out, W_PID, (uint64_t)s->pid);
@@ -207,7 +207,7 @@ static void end(unsigned slot)
     table_release(s);
 }
 
-static void run(struct job *job)
+static void run(struct partner *partner, struct job *job)
 {
     struct buffer out = {0};
     if (job->client == NULL) {
@@ -215,7 +215,7 @@ static void run(struct job *job)
         return;
     }
     if (job->frame.type == R_CREATE)
-        create(&out, &job->frame);
+        create(partner, &out, &job->frame);
     else if (job->frame.type == R_DELETE)
         delete(&out, &job->frame);
     else
@@ -229,7 +229,7 @@ static void run(struct job *job)
  * A worker changes its effective user without losing its capabilities. CAP_SYS_RESOURCE goes: an overlay keeps the
  * identity of its maker, and would let sandboxes write beyond quotas and into the reserve of the file system.
  */
-static void prepare_identity(void)
+void worker_identity(void)
 {
     struct {
         uint32_t version;
@@ -243,10 +243,10 @@ static void prepare_identity(void)
         _exit(71);
 }
 
-static void *work(void *unused)
+static void *work(void *argument)
 {
-    (void)unused;
-    prepare_identity();
+    struct partner *partner = argument;
+    worker_identity();
     for (;;) {
         pthread_mutex_lock(&lock);
         while (first == NULL)
@@ -257,7 +257,7 @@ static void *work(void *unused)
         waiting--;
         busy++;
         pthread_mutex_unlock(&lock);
-        run(job);
+        run(partner, job);
         free(job);
         pthread_mutex_lock(&lock);
         busy--;
@@ -273,8 +273,10 @@ void jobs_start(unsigned workers)
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 128 << 10);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    for (unsigned i = 0; i < workers; i++)
-        if (pthread_create(&thread, &attributes, work, NULL) != 0)
+    for (unsigned i = 0; i < workers; i++) {
+        struct partner *partner = partner_start(&attributes);
+        if (partner == NULL || pthread_create(&thread, &attributes, work, partner) != 0)
             _exit(72);
+    }
     pthread_attr_destroy(&attributes);
 }

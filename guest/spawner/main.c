@@ -181,6 +181,7 @@ int main(int argc, char **argv)
     umask(022);
     signal(SIGPIPE, SIG_IGN);
     lock_installation();
+    descriptors_raise();
     read_filter();
     reserve_descriptors();
     load_guest();

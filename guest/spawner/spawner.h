@@ -162,17 +162,27 @@ int volumes_open(const struct request *r, int userns, int *out, struct failure *
 
 /* child.c: the first process of a sandbox, until it becomes the guest. Never returns. */
 struct birth {
-    const struct sandbox *sandbox;
+    struct sandbox *sandbox;
     const struct request *request;
-    int control, listen, log;
+    int control, listen, log, cgroup;
 };
 _Noreturn void child_main(const struct birth *b);
 const char *child_step(int step);
 int child_network(uint32_t address, uint32_t gateway, bool public);
 extern struct sock_fprog *seccomp_program;
 
+/* partner.c: a thread that clones for a worker */
+struct partner;
+extern unsigned descriptors_low;
+void descriptors_raise(void);
+int descriptor_to_keep(int fd);
+struct partner *partner_start(const pthread_attr_t *attributes);
+int partner_clone(struct partner *p, struct birth *birth, struct failure *f);
+void partner_wait(struct partner *p);
+
 /* create.c, destroy.c */
-int sandbox_create(struct sandbox *s, const struct request *r, struct failure *f);
+int act_as(uint32_t id);
+int sandbox_create(struct partner *partner, struct sandbox *s, const struct request *r, struct failure *f);
 int sandbox_remove(const char *id, struct sandbox *s, bool keep_record, struct failure *f);
 void sandbox_ended(struct sandbox *s);
 void sandbox_overdue(struct sandbox *s);
@@ -212,6 +222,7 @@ void network_adopted(void);
 
 /* jobs.c, server.c */
 void jobs_start(unsigned workers);
+void worker_identity(void);
 int jobs_add(struct client *client, const struct frame *frame);
 void jobs_add_ended(unsigned slot);
 bool jobs_idle(void);
