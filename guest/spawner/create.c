@@ -141,8 +141,7 @@ static int wait_for_birth(struct making *m, struct failure *f)
     if (n == (ssize_t)sizeof message)
         return fail_with(f, message[1] == ENOSPC || message[1] == EDQUOT ? "disk_full" : "failed", message[1],
                          "%s: %s", child_step(message[0]), strerror(message[1]));
-    struct pollfd end = {.fd = m->s->pidfd, .events = POLLIN};
-    if (n != 0 || poll(&end, 1, 0) == 1)
+    if (n != 0 || sandbox_gone(m->s))
         return fail_with(f, "failed", ECHILD, "the first process of the sandbox died at once");
     return 0;
 }
@@ -194,7 +193,7 @@ int sandbox_create(struct partner *partner, struct sandbox *s, const struct requ
     close_all(fds, sizeof fds / sizeof *fds); /* a child that waits for us sees that, and ends */
     close_all(m.mounts, sizeof m.mounts / sizeof *m.mounts);
     if (m.cloned && result != 0)
-        syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
+        sandbox_signal(s, SIGKILL);
     if (m.cloned)
         partner_wait(partner);
     if (result != 0 && ours) {

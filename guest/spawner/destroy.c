@@ -20,18 +20,52 @@
 
 #define DEATH_MS 20000
 
+/*
+ * Whether the first process is over. A pid without a pidfd is safe to name while it is a child of ours that nobody has
+ * reaped; that of an adopted sandbox is another's as soon as its start time is another.
+ */
+bool sandbox_gone(const struct sandbox *s)
+{
+    siginfo_t info = {0};
+    if (s->pidfd >= 0)
+        return poll(&(struct pollfd){.fd = s->pidfd, .events = POLLIN}, 1, 0) == 1;
+    if (s->adopted)
+        return process_start_time(s->pid) != s->start_time;
+    return waitid(P_PID, (id_t)s->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == s->pid;
+}
+
+void sandbox_signal(const struct sandbox *s, int signal_number)
+{
+    if (s->pidfd >= 0)
+        syscall(SYS_pidfd_send_signal, s->pidfd, signal_number, NULL, 0);
+    else if (!sandbox_gone(s))
+        kill(s->pid, signal_number);
+}
+
+static bool ends_in_time(const struct sandbox *s)
+{
+    if (s->pidfd >= 0)
+        return poll(&(struct pollfd){.fd = s->pidfd, .events = POLLIN}, 1, DEATH_MS) == 1;
+    for (int ms = 0; ms < DEATH_MS; ms++) {
+        if (sandbox_gone(s))
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return false;
+}
+
 /* The first process of a pid namespace takes all others with it before its own end shows. */
 static int end_process(struct sandbox *s, siginfo_t *info, struct failure *f)
 {
     *info = (siginfo_t){0};
-    if (s == NULL || s->pidfd < 0)
+    if (s == NULL || s->pid <= 0)
         return 0;
-    syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
+    sandbox_signal(s, SIGKILL);
     cgroup_thaw_for_death(s->id);
-    struct pollfd wait = {.fd = s->pidfd, .events = POLLIN};
-    if (poll(&wait, 1, DEATH_MS) != 1)
+    if (!ends_in_time(s))
         return fail_with(f, "failed", EBUSY, "process %d does not end", s->pid);
-    waitid((idtype_t)CLOCHE_P_PIDFD, (id_t)s->pidfd, info, WEXITED);
+    if (!s->adopted)
+        waitid(P_PID, (id_t)s->pid, info, WEXITED | WNOHANG);
     return 0;
 }
 
@@ -88,6 +122,8 @@ static bool end_status(const struct sandbox *s, int *status)
     *status = process_wait_status(s->pid);
     if (process_start_time(s->pid) == s->start_time)
         return true; /* asked in this order, it was the same process */
+    if (s->pidfd < 0)
+        return false;
     struct kernel_pidfd_info info = {.mask = CLOCHE_PIDFD_INFO_EXIT};
     bool told = ioctl(s->pidfd, CLOCHE_PIDFD_GET_INFO, &info) == 0 && (info.mask & CLOCHE_PIDFD_INFO_EXIT) != 0;
     *status = info.exit_code;
@@ -130,8 +166,7 @@ static uint64_t value_of(const char *text, const char *key)
 
 static bool alive(const struct sandbox *s)
 {
-    struct pollfd end = {.fd = s->pidfd, .events = POLLIN};
-    return s->pidfd >= 0 && s->start_time != 0 && process_start_time(s->pid) == s->start_time && poll(&end, 1, 0) == 0;
+    return s->pid > 0 && s->start_time != 0 && process_start_time(s->pid) == s->start_time && !sandbox_gone(s);
 }
 
 static void adopt(const char *id)
@@ -161,6 +196,7 @@ static void adopt(const char *id)
     if (s.pidfd >= 0)
         close(s.pidfd);
     s.pidfd = -1;
+    s.pid = 0;
     write_end(id, "lost", -1, 0);
     sandbox_remove(id, &s, true, &ignored);
 }

@@ -74,6 +74,12 @@ bool jobs_idle(void)
     return idle;
 }
 
+static void close_pidfd(const struct sandbox *s)
+{
+    if (s->pidfd >= 0)
+        close(s->pidfd);
+}
+
 static void put_error(struct buffer *out, uint32_t id, const struct failure *f)
 {
     size_t mark = frame_begin(out, A_ERROR, id);
@@ -101,8 +107,7 @@ static void create(struct partner *partner, struct buffer *out, const struct fra
         table_running(s);
     } else {
         if (s != NULL) {
-            if (s->pidfd >= 0)
-                close(s->pidfd);
+            close_pidfd(s);
             table_release(s);
         }
         put_error(out, frame->id, &f);
@@ -123,7 +128,7 @@ static int remove_named(const char *id, struct failure *f)
         table_running(s); /* still there: it can be asked for again */
         return result;
     }
-    close(s->pidfd);
+    close_pidfd(s);
     table_release(s);
     return result;
 }
@@ -192,7 +197,7 @@ static void end(unsigned slot)
     struct sandbox *s = table_take_slot(slot);
     if (s == NULL)
         return;
-    bool gone = poll(&(struct pollfd){.fd = s->pidfd, .events = POLLIN}, 1, 0) == 1;
+    bool gone = sandbox_gone(s);
     if (!gone && !pause_is_over(s)) {
         table_running(s);
         return;
@@ -203,7 +208,7 @@ static void end(unsigned slot)
         server_unwatch(s);
         sandbox_overdue(s);
     }
-    close(s->pidfd);
+    close_pidfd(s);
     table_release(s);
 }
 

@@ -62,13 +62,12 @@ void descriptors_raise(void)
         descriptors_low = (unsigned)(files.rlim_cur / 4);
 }
 
-/* Moves a descriptor that is here to stay out of the way. */
+/* Moves a descriptor that is here to stay out of the way; -1 where there is no room. */
 int descriptor_to_keep(int fd)
 {
     int kept = fcntl(fd, F_DUPFD_CLOEXEC, (int)descriptors_low);
-    if (kept < 0)
-        return fd;
-    close(fd);
+    if (fd >= 0)
+        close(fd);
     return kept;
 }
 
@@ -184,7 +183,7 @@ int partner_clone(struct partner *p, struct birth *birth, struct failure *f)
     set(&p->asked, 1);
     wait_while(&p->step, WAITING);
     birth->sandbox->pid = p->pid;
-    birth->sandbox->pidfd = p->pidfd < 0 ? -1 : descriptor_to_keep(p->pidfd);
+    birth->sandbox->pidfd = descriptor_to_keep(p->pidfd);
     if (atomic_load(&p->step) == APART)
         return 0;
     partner_wait(p);

@@ -6,15 +6,13 @@
  */
 #include "spawner.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <signal.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "sys.h"
+#include <unistd.h>
 
 int64_t boottime_ms(void)
 {
@@ -75,7 +73,7 @@ int sandbox_resume(struct sandbox *s, struct failure *f)
 {
     if (!s->paused)
         return 0;
-    syscall(SYS_pidfd_send_signal, s->pidfd, SIGUSR1, NULL, 0);
+    sandbox_signal(s, SIGUSR1);
     if (cgroup_freeze(s->id, false, f) != 0)
         return -1;
     s->paused = false;

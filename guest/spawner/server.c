@@ -12,6 +12,7 @@
 #define READ_BYTES 65536
 #define EVENTS 64
 #define TICK_MS 250
+#define LOOK_MS 2000 /* how often for ends of which no descriptor tells */
 #define LISTEN_KEY UINT64_MAX
 #define SLOT_FLAG (1ull << 63)
 
@@ -30,7 +31,7 @@ static bool asked_to_stop;
 void server_watch(const struct sandbox *s)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u64 = SLOT_FLAG | s->slot};
-    epoll_ctl(epoll_fd, EPOLL_CTL_ADD, s->pidfd, &event);
+    epoll_ctl(epoll_fd, EPOLL_CTL_ADD, s->pidfd, &event); /* without a pidfd: end_quiet_ones */
 }
 
 void server_unwatch(const struct sandbox *s) { epoll_ctl(epoll_fd, EPOLL_CTL_DEL, s->pidfd, NULL); }
@@ -196,16 +197,24 @@ static bool done(int64_t *idle_since)
     return asked_to_stop || now_ms() - *idle_since >= settings.idle_ms;
 }
 
-static void end_overdue(void)
+static void end_quiet_ones(void)
 {
-    unsigned slots[EVENTS];
-    static int64_t next_ms;
+    unsigned slots[EVENTS], n, from = 0;
+    static int64_t next_ms, next_look_ms;
     if (now_ms() < next_ms)
         return;
     next_ms = now_ms() + TICK_MS;
-    unsigned n = table_overdue(slots, EVENTS);
+    n = table_overdue(slots, EVENTS);
     for (unsigned i = 0; i < n; i++)
         jobs_add_ended(slots[i]);
+    if (now_ms() < next_look_ms)
+        return;
+    next_look_ms = now_ms() + LOOK_MS;
+    while ((n = table_silent(from, slots, EVENTS)) > 0) {
+        for (unsigned i = 0; i < n; i++)
+            jobs_add_ended(slots[i]);
+        from = slots[n - 1] + 1;
+    }
 }
 
 int server_start(void)
@@ -232,7 +241,7 @@ int server_run(int listen_fd)
                 serve(events[i].data.ptr);
         }
         network_tick();
-        end_overdue();
+        end_quiet_ones();
     }
     return 0;
 }

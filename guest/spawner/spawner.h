@@ -22,7 +22,7 @@
 #define RANGE_IDS 65536u          /* ids of one sandbox */
 #define RANGE_FIRST 0x70000000u   /* above what distributions, podman and systemd-nspawn hand out */
 #define RANGES 32767u
-#define SLOTS 16384u              /* live sandboxes of one installation at most */
+#define SLOTS RANGES              /* live sandboxes of one installation at most */
 #define VOLUMES_MAX 16             /* of one sandbox */
 #define JOBS_MAX 8192             /* requests that wait */
 #define CLIENTS_MAX 1024
@@ -85,11 +85,12 @@ enum state { S_CREATING, S_RUNNING, S_ENDING };
 
 struct sandbox {
     char id[ID_BYTES];
+    struct sandbox *same_hash;    /* the table's */
     enum state state;
     unsigned slot;
     pid_t pid;
     uint64_t start_time;
-    int pidfd;
+    int pidfd;                    /* -1 also where there is no descriptor left for it: then we look now and then */
     bool adopted, pooled, public;
     uint32_t address;
     uint64_t pool_kills;          /* what the shared memory limit had killed when it began */
@@ -136,6 +137,8 @@ struct sandbox *table_take_slot(unsigned slot);
 /* Fills slots with those that are paused and whose time is over; returns how many. */
 unsigned table_overdue(unsigned *found, unsigned most);
 void table_release(struct sandbox *s);
+/* Fills slots with those that have no pidfd and whose process is gone, looking from slot `from` on. */
+unsigned table_silent(unsigned from, unsigned *found, unsigned most);
 unsigned table_count(void);
 unsigned table_count_public(void);
 uint32_t base_id(unsigned slot);
@@ -185,6 +188,8 @@ int act_as(uint32_t id);
 int sandbox_create(struct partner *partner, struct sandbox *s, const struct request *r, struct failure *f);
 int sandbox_remove(const char *id, struct sandbox *s, bool keep_record, struct failure *f);
 void sandbox_ended(struct sandbox *s);
+bool sandbox_gone(const struct sandbox *s);
+void sandbox_signal(const struct sandbox *s, int signal_number);
 void sandbox_overdue(struct sandbox *s);
 void adopt_all(void);
 

@@ -7,7 +7,8 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static struct sandbox *slots[SLOTS];
+#define BUCKETS 16384u
+static struct sandbox *slots[SLOTS], *buckets[BUCKETS];
 static unsigned count, count_public, next_slot;
 
 /* Each installation starts elsewhere, so that two on one host do not share ranges. */
@@ -17,20 +18,27 @@ uint32_t base_id(unsigned slot)
     return RANGE_FIRST + (start + slot) % RANGES * RANGE_IDS;
 }
 
+static struct sandbox **bucket_of(const char *id)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (; *id != 0; id++)
+        hash = (hash ^ (unsigned char)*id) * 16777619u;
+    return &buckets[hash % BUCKETS];
+}
+
 static struct sandbox *find(const char *id)
 {
-    for (unsigned i = 0, seen = 0; i < SLOTS && seen < count; i++) {
-        if (slots[i] == NULL)
-            continue;
-        if (strcmp(slots[i]->id, id) == 0)
-            return slots[i];
-        seen++;
-    }
-    return NULL;
+    struct sandbox *s = *bucket_of(id);
+    while (s != NULL && strcmp(s->id, id) != 0)
+        s = s->same_hash;
+    return s;
 }
 
 static void put(struct sandbox *s)
 {
+    struct sandbox **bucket = bucket_of(s->id);
+    s->same_hash = *bucket;
+    *bucket = s;
     slots[s->slot] = s;
     count++;
     count_public += s->public;
@@ -117,6 +125,17 @@ struct sandbox *table_take_slot(unsigned slot)
     return s;
 }
 
+unsigned table_silent(unsigned from, unsigned *found, unsigned most)
+{
+    unsigned n = 0;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = from; i < SLOTS && n < most; i++)
+        if (slots[i] != NULL && slots[i]->pidfd < 0 && slots[i]->state == S_RUNNING && sandbox_gone(slots[i]))
+            found[n++] = i;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
 unsigned table_overdue(unsigned *found, unsigned most)
 {
     unsigned n = 0;
@@ -135,6 +154,10 @@ unsigned table_overdue(unsigned *found, unsigned most)
 void table_release(struct sandbox *s)
 {
     pthread_mutex_lock(&lock);
+    struct sandbox **link = bucket_of(s->id);
+    while (*link != s)
+        link = &(*link)->same_hash;
+    *link = s->same_hash;
     slots[s->slot] = NULL;
     count--;
     count_public -= s->public;
