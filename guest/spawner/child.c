@@ -156,13 +156,14 @@ static void make_scratch(const struct request *r, struct mounts *m)
             stop(STEP_ETC);
 }
 
-static struct mounts make_mounts(const struct request *r)
+static struct mounts make_mounts(const struct request *r, bool own_sys)
 {
     const char *const terminals[][2] = {
         {"gid", TERMINAL_GROUP}, {"mode", "0620"}, {"ptmxmode", "0666"}, {"max", TERMINALS_MAX}, {NULL, NULL}};
     struct mounts m = {
         .proc = mount_with("proc", NULL, INSIDE_PROC),
-        .sys = mount_with("sysfs", NULL, INSIDE_PROC | MOUNT_ATTR_RDONLY),
+        .sys = own_sys ? mount_with("sysfs", NULL, INSIDE_PROC | MOUNT_ATTR_RDONLY)
+                       : sys_open_tree(AT_FDCWD, "/sys-none", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE),
         .dev = sys_open_tree(AT_FDCWD, "/dev", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC),
         .pts = mount_with("devpts", terminals, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC),
     };
@@ -254,12 +255,12 @@ static void limit_namespaces(void)
 }
 
 /* As the common container engines do: hide what tells of the host, freeze what could change the kernel. */
-static void mask(void)
+static void mask(bool own_sys)
 {
     static const char *const hidden[] = {"/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
                                          "/proc/sched_debug"};
     static const char *const emptied[] = {"/proc/acpi", "/proc/asound", "/proc/scsi", "/sys/firmware",
-                                          "/sys/devices/virtual/powercap"};
+                                          "/sys/devices/virtual/powercap"}; /* the last two: the shared /sys has it done */
     static const char *const frozen[] = {"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"};
     struct kernel_mount_attr readonly = {.set = MOUNT_ATTR_RDONLY};
     for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
@@ -267,7 +268,7 @@ static void mask(void)
         if (target >= 0 && put_at(sys_open_tree(AT_FDCWD, "/dev/null", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), target))
             stop(STEP_MASK);
     }
-    for (size_t i = 0; i < sizeof emptied / sizeof *emptied; i++) {
+    for (size_t i = 0; i < sizeof emptied / sizeof *emptied - (own_sys ? 0 : 2); i++) {
         int target = open(emptied[i], O_PATH | O_CLOEXEC);
         if (target >= 0 && put_at(sys_open_tree(AT_FDCWD, "/dev/mqueue", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), target))
             stop(STEP_MASK);
@@ -296,11 +297,12 @@ _Noreturn void child_main(const struct birth *b)
 {
     const struct request *r = b->request;
     take_descriptors(b);
+    bool own_sys = b->sandbox->public;
     uint32_t address = 0; /* chosen after the clone */
     int mounts[1 + VOLUMES_MAX]; /* the root, then the volumes */
     wait_for_go(&address, mounts, 1 + r->volume_count);
     become_root();
-    struct mounts m = make_mounts(r);
+    struct mounts m = make_mounts(r, own_sys);
     change_root(mounts[0]);
     put_on_folder(m.proc, "/proc", STEP_PROC);
     put_on_folder(m.sys, "/sys", STEP_SYS);
@@ -312,7 +314,7 @@ _Noreturn void child_main(const struct birth *b)
     if (child_network(address, settings.gateway, b->sandbox->public) != 0)
         stop(STEP_NETWORK);
     limit_namespaces();
-    mask();
+    mask(own_sys);
     if (sethostname(r->hostname, strlen(r->hostname)) != 0)
         stop(STEP_HOSTNAME);
     limit_process();

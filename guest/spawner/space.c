@@ -3,7 +3,10 @@
  * shows the sandbox nothing of the host. A /proc and a /sys without anything mounted over them must be in it, or the
  * kernel refuses both inside a user namespace.
  *
- *   /proc /sys /store (the state folder) /dev (what sandboxes get) /mnt (where roots are put)
+ * All sandboxes without a network share one /sys: it shows the devices of a network namespace that has none but lo. A
+ * sysfs each would make every new one slower than the last, for the kernel compares it with all that there are.
+ *
+ *   /sys-none /proc /sys /store (the state folder) /dev (what sandboxes get) /mnt (where roots are put)
  */
 #include "spawner.h"
 
@@ -14,6 +17,7 @@
 
 #include "sys.h"
 
+static int empty_net_ns_fd = -1;
 int store_fd, sandboxes_fd, uppers_fd, run_fd, host_mount_ns_fd, own_mount_ns_fd, host_state_fd, host_run_fd;
 
 static const struct {
@@ -68,7 +72,7 @@ static int attach(int mount_fd, const char *path)
 /* Put a new tmpfs over /proc (which every machine has), fill it and make it the root. */
 static int make_root(int store)
 {
-    static const char *const folders[] = {"proc", "sys", "store", "mnt", "views"};
+    static const char *const folders[] = {"proc", "sys", "sys-none", "store", "mnt", "views"};
     if (attach(mount_new("tmpfs", 0), "/proc") != 0 || chdir("/proc") != 0)
         return -1;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
@@ -95,6 +99,35 @@ static int close_devices(void)
     if (dev < 0 || sys_mount_setattr(dev, &attr) != 0)
         return -1;
     return attach(dev, "/dev");
+}
+
+/* Hides what sandboxes must not see, as child.c does for those with a sysfs of their own. */
+static int mask_shared(void)
+{
+    static const char *const emptied[] = {"/sys-none/firmware", "/sys-none/devices/virtual/powercap"};
+    for (size_t i = 0; i < sizeof emptied / sizeof *emptied; i++)
+        if (access(emptied[i], F_OK) == 0 &&
+            attach(sys_open_tree(AT_FDCWD, "/dev/mqueue", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), emptied[i]) != 0)
+            return -1;
+    return 0;
+}
+
+static int share_sysfs(void)
+{
+    int before = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (before < 0 || unshare(CLONE_NEWNET) != 0) {
+        close(before);
+        return -1;
+    }
+    empty_net_ns_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC); /* held, so that lo stays */
+    int result = empty_net_ns_fd < 0 || link_set_up("lo") != 0 ? -1 : 0;
+    if (result == 0)
+        result = attach(mount_new("sysfs", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC),
+                        "/sys-none");
+    if (setns(before, CLONE_NEWNET) != 0)
+        result = -1;
+    close(before);
+    return result == 0 ? mask_shared() : -1;
 }
 
 /*
@@ -134,7 +167,7 @@ int space_make(struct failure *f)
     int store = sys_open_tree(AT_FDCWD, settings.state_dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     if (store < 0)
         return fail(f, "open the state folder as a mount");
-    if (make_root(store) != 0 || close_devices() != 0)
+    if (make_root(store) != 0 || close_devices() != 0 || share_sysfs() != 0)
         return fail(f, "make the spawner's root");
     store_fd = open_folder("", "store");
     own_mount_ns_fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
