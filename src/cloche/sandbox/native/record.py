@@ -75,7 +75,13 @@ def parse(data: bytes) -> Record:
 def this_process() -> tuple[int, int]:
     """Return what names the calling process for as long as the machine is up."""
     pid = os.getpid()
-    return pid, process_start_time(pid) or 0
+    return pid, _own_start_time(pid)
+
+
+@cache
+def _own_start_time(pid: int) -> int:
+    """By pid: a forked copy of this process has another."""
+    return process_start_time(pid) or 0
 
 
 def process_start_time(pid: int) -> int | None:

@@ -92,11 +92,12 @@ class NativeRuntime:
         if not self._cgroups.memory_counts_kills:
             return None
 
-        pool_before = self._cgroups.pool_kills()
+        limited = self._cgroups.limits_memory(sandbox_id)
+        pool_before = 0 if limited else self._cgroups.pool_kills()
 
         async def count() -> int:
             own = self._cgroups.oom_kills(sandbox_id)
-            if self._cgroups.pool_kills() > pool_before and not self._cgroups.limits_memory(sandbox_id):
+            if not limited and self._cgroups.pool_kills() > pool_before:
                 raise InfraError(
                     "the memory that sandboxes without a limit share ran out",
                     hint="give sandboxes a memory limit, or run fewer at once",

@@ -51,6 +51,8 @@ def _source(volume: Volume, ours: tuple[Path, ...]) -> str:
 
 def volume_fields(spec: SandboxSpec, settings: Settings) -> Iterator[tuple[int, Value]]:
     """Yield source and target of each volume. Raises InvalidInput for one that cannot be."""
+    if not spec.volumes:
+        return
     if len(spec.volumes) > VOLUMES_MAX:
         raise InvalidInput(f"{len(spec.volumes)} volumes: {VOLUMES_MAX} are the most")
     ours = (settings.state_dir.resolve(), settings.run_dir.resolve())
