@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
 
+from cloche.core.errors import InvalidInput
 from cloche.sandbox.driver import SandboxInfo, SandboxState
 from cloche.sandbox.spec import PreparedImage, SandboxSpec
 
@@ -55,8 +57,11 @@ class Record:
     version: int = VERSION
 
     def dump(self) -> bytes:
-        """Return JSON."""
-        return _adapter().dump_json(self)
+        """Return JSON. Raises InvalidInput for texts that are no UTF-8."""
+        try:
+            return _adapter().dump_json(self)
+        except PydanticSerializationError as error:
+            raise InvalidInput(f"the sandbox cannot be asked for: {error}") from error
 
 
 @cache
