@@ -2,11 +2,11 @@
 
     python benchmarks/alive.py [--count N] [--limits] [--workers N] [--store]
 
-Default isolation, network none. ``--limits`` gives each limits on memory, CPU and processes; without it they share
-the pool for memory. The client lets go of each sandbox after its first command and connects again for the second, so
-that it holds no descriptor per idle sandbox. The store lies on the disk, the run folder on ``/dev/shm`` (as ``/run`` is
-on most machines: memory). What stops it is printed as it is said; nothing is left. With ``--store`` the result goes to
-``benchmarks/results/alive.json`` beside earlier ones.
+Default isolation, network none. ``--limits`` gives each limits on memory, CPU and processes; without it they
+share the pool for memory. The client lets go of each sandbox after its first command and connects again for
+the second, so that it holds no descriptor per idle sandbox. The store lies on the disk, the run folder on
+``/dev/shm`` (as ``/run`` is on most machines: memory). What stops it is printed as it is said; nothing is
+left. With ``--store`` the result goes to ``benchmarks/results/alive.json`` beside earlier ones.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def used_bytes() -> int:
 
 def descriptors() -> int:
     """Return how many descriptors this process has open."""
-    return len(os.listdir("/proc/self/fd"))
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 class Run:
