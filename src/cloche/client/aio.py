@@ -35,7 +35,7 @@ from cloche.client.pool import backend_of
 from cloche.client.process import AsyncProcess
 from cloche.client.request import HEARTBEAT_S, Network, Options, network_body, request
 from cloche.client.target import Service
-from cloche.core.errors import ClocheError, InfraError, SandboxLost
+from cloche.core.errors import ClocheError, InfraError, NotFound, SandboxLost
 from cloche.sandbox.guest.records import Chunk, CommandStatus
 from cloche.sandbox.spec import Completed, Terminal
 
@@ -317,9 +317,12 @@ class AsyncSandbox:
                     return
 
     async def delete(self) -> SandboxView:
-        """End it; returns once nothing of it is left. Twice is no error."""
+        """End it; returns once nothing of it is left. One that is gone already is no error."""
         await self.close()
-        self._view = await self._backend.delete(self.id)
+        try:
+            self._view = await self._backend.delete(self.id)
+        except NotFound:
+            self._view = self._view.model_copy(update={"state": State.ENDED})
         return self._view
 
     async def close(self) -> None:

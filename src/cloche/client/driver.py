@@ -14,9 +14,6 @@ from collections.abc import Collection, Sequence
 from cloche.api.models import (
     CapabilitiesView,
     CreateBody,
-    LeaseBody,
-    NetworkBody,
-    ResourcesBody,
     SandboxView,
     SnapshotBody,
     State,
@@ -24,6 +21,7 @@ from cloche.api.models import (
 )
 from cloche.client.backend import Backend
 from cloche.client.errors import error_of
+from cloche.client.shapes import lease_of, network_of, policy_of, resources_of
 from cloche.core.errors import InfraError, NotFound, PlanRefused, SandboxLost
 from cloche.sandbox.driver import (
     Capability,
@@ -36,7 +34,7 @@ from cloche.sandbox.driver import (
 )
 from cloche.sandbox.drivers.base import refuse
 from cloche.sandbox.handle import Sandbox
-from cloche.sandbox.spec import NetworkMode, NetworkPolicy, PreparedImage, SandboxSpec
+from cloche.sandbox.spec import NetworkPolicy, PreparedImage, SandboxSpec
 
 _STATES = {
     State.QUEUED: SandboxState.STARTING,
@@ -48,34 +46,22 @@ _STATES = {
 
 def body_of(spec: SandboxSpec, image: PreparedImage) -> CreateBody:
     """Return the request for a sandbox. The image goes by its digest: what was prepared is what is run."""
-    resources, lease = spec.resources, spec.lease
     return CreateBody(
         id=spec.id,
         idempotency_key=spec.id,
         image=image.digest,
-        resources=ResourcesBody(
-            cpus=resources.cpus,
-            memory_bytes=resources.memory_bytes,
-            pids=resources.pids,
-            disk_bytes=resources.disk_bytes,
-            cpus_request=resources.cpus_request,
-            memory_request_bytes=resources.memory_request_bytes,
-        ),
+        resources=resources_of(spec.resources),
         env=dict(spec.env),
         user=spec.user,
         workdir=spec.workdir,
         volumes=tuple(VolumeBody(source=str(item.source), target=item.target) for item in spec.volumes),
         labels=dict(spec.labels),
-        network=_network_body(spec.network),
-        lease=LeaseBody(ttl_s=lease.ttl_s, idle_s=lease.idle_s, heartbeat_s=lease.heartbeat_s),
+        network=network_of(spec.network),
+        lease=lease_of(spec.lease),
         priority=spec.priority,
         isolation=spec.isolation,
         no_new_privileges=spec.no_new_privileges,
     )
-
-
-def _network_body(policy: NetworkPolicy) -> NetworkBody:
-    return NetworkBody(mode=policy.mode.value, allow=policy.allow, presets=policy.presets)
 
 
 class ServiceDriver:
@@ -182,8 +168,8 @@ class ServiceDriver:
 
     async def set_network(self, sandbox_id: str, policy: NetworkPolicy) -> NetworkPolicy:
         """See :meth:`cloche.sandbox.driver.Driver.set_network`."""
-        now = await self._backend.set_network(sandbox_id, _network_body(policy))
-        return NetworkPolicy(mode=NetworkMode(now.mode), allow=now.allow, presets=now.presets)
+        now = await self._backend.set_network(sandbox_id, network_of(policy))
+        return policy_of(now)
 
     async def denials(self, sandbox_id: str) -> builtins.list[Denial]:
         """See :meth:`cloche.sandbox.driver.Driver.denials`."""

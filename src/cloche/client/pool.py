@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator
 
 from cloche.client.backend import Backend
 from cloche.client.target import Service
-from cloche.core.errors import EnvironmentUnusable
 
 _opened: dict[asyncio.AbstractEventLoop, Opened] = {}
 
@@ -58,7 +57,9 @@ def _configured() -> Service:
 async def open_backend(service: Service) -> Backend:
     """Open a backend that somebody else keeps and closes."""
     if service.url is None:
-        raise EnvironmentUnusable("no service is named", hint="cloche context add, or CLOCHE_URL")
+        from cloche.client.embedded import open_embedded  # noqa: PLC0415  # each way is imported when used
+
+        return open_embedded()
     from cloche.client.http.backend import HttpBackend  # noqa: PLC0415  # as above
 
     return HttpBackend(service)
