@@ -6,14 +6,17 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloche.cli.backend import attached, backend
 from cloche.cli.common import Duration, Size, parse_pairs, run_async
+from cloche.cli.life import COMMANDS
 from cloche.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from cloche.api.models import CreateBody, SandboxView
     from cloche.sandbox.driver import Driver, Leftover
     from cloche.sandbox.handle import Chunk, Sandbox
     from cloche.sandbox.spec import Command, Completed
@@ -26,6 +29,7 @@ NOT_STARTED_STATUS = 127
 
 @asynccontextmanager
 async def _driver() -> AsyncIterator[Driver]:
+    """Open this machine's own driver: for what only the host itself can be asked."""
     from cloche.sandbox.drivers.local import LocalDriver
     from cloche.sandbox.settings import Settings
 
@@ -34,16 +38,6 @@ async def _driver() -> AsyncIterator[Driver]:
         yield driver
     finally:
         await driver.close()
-
-
-@asynccontextmanager
-async def _attached(sandbox_id: str) -> AsyncIterator[Sandbox]:
-    async with _driver() as driver:
-        sandbox = await driver.attach(sandbox_id)
-        try:
-            yield sandbox
-        finally:
-            await sandbox.close()
 
 
 @click.group()
@@ -56,53 +50,52 @@ def sandbox() -> None:
 @click.option("--name", help="Name of the sandbox (default: a new one).")
 @click.option("--cpus", type=click.FloatRange(min=0.01), help="CPUs at most.")
 @click.option("--memory", type=Size(), help="Memory at most, such as 512m.")
-@click.option(
-    "--pids", type=click.IntRange(min=1), default=4096, show_default=True, help="Processes at most."
-)
-@click.option("--network", type=click.Choice(["none", "public"]), default="none", show_default=True)
+@click.option("--disk", type=Size(), help="Bytes on disk at most, such as 2g.")
+@click.option("--pids", type=click.IntRange(min=1), show_default="4096", help="Processes at most.")
+@click.option("--network", type=click.Choice(["none", "allowlist", "public"]), show_default="none")
+@click.option("--allow", multiple=True, metavar="HOST[:PORT]", help="What an allowlist names; repeatable.")
 @click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment of its commands.")
 @click.option("-u", "--user", help="User of its commands (default: the image's).")
 @click.option("-w", "--workdir", help="Folder of its commands (default: the image's).")
 @click.option("--label", multiple=True, metavar="NAME=VALUE", help="A label to find it by.")
-@click.option("--ttl", type=Duration(), default=3600.0, show_default="1h", help="Time to live; 0 for ever.")
-def create(
-    image: str,
-    name: str | None,
-    cpus: float | None,
-    memory: int | None,
-    pids: int,
-    network: str,
-    env: tuple[str, ...],
-    user: str | None,
-    workdir: str | None,
-    label: tuple[str, ...],
-    ttl: float,
-) -> None:
-    """Make a sandbox from IMAGE and print its name."""
-    from cloche.core.ids import new_id
-    from cloche.sandbox.images import ImageStore
-    from cloche.sandbox.settings import Settings
-    from cloche.sandbox.spec import Lease, NetworkMode, NetworkPolicy, Resources, SandboxSpec
+@click.option("--isolation", help="How it is kept apart (default: the driver's own).")
+@click.option("--ttl", type=Duration(), show_default="1h", help="Time to live; 0 for ever.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole sandbox as JSON.")
+def create(image: str, as_json: bool, **given: Any) -> None:
+    """Make a sandbox from IMAGE, wait until it is ready, and print its name."""
+    from cloche.client.config import load
+    from cloche.client.request import request
 
-    spec = SandboxSpec(
-        id=name or new_id("sb"),
-        resources=Resources(cpus=cpus, memory_bytes=memory, pids=pids),
-        network=NetworkPolicy(mode=NetworkMode(network)),
-        env=parse_pairs(env, "--env"),
-        user=user,
-        workdir=workdir,
-        labels=parse_pairs(label, "--label"),
-        lease=Lease(ttl_s=ttl or None),
-    )
+    flags = ("cpus", "memory", "pids", "network", "isolation")
+    part = load({f"sandbox.{name}": given[name] for name in flags} | {"sandbox.ttl_s": given["ttl"]}).config
+    wanted = {
+        **part.sandbox.model_dump(),
+        "ttl_s": part.sandbox.ttl_s or None,
+        "heartbeat_s": None,  # nobody stays who would send one
+        "env": parse_pairs(given["env"], "--env"),
+        "labels": parse_pairs(given["label"], "--label"),
+        "id": given["name"],
+        **{name: given[name] for name in ("disk", "user", "workdir", "allow")},
+    }
+    if given["allow"] and given["network"] is None:
+        wanted["network"] = "allowlist"
+    kept = {name: value for name, value in wanted.items() if value is not None or name in _MAY_BE_NONE}
+    if not kept["allow"]:
+        del kept["allow"]
+    view = run_async(_make(request(image, **kept)))
+    click.echo(view.model_dump_json() if as_json else view.id)
 
-    async def make() -> None:
-        prepared = ImageStore(Settings()).resolve(image)
-        async with _driver() as driver:
-            made = await driver.create(spec, prepared)
-            await made.close()
 
-    run_async(make())
-    click.echo(spec.id)
+_MAY_BE_NONE = {"ttl_s", "heartbeat_s"}
+
+
+async def _make(body: CreateBody) -> SandboxView:
+    from cloche.client.aio import ready
+
+    async with backend() as opened:
+        made = await ready(opened, await opened.create(body))
+        await made.close()
+        return made.view
 
 
 @sandbox.command(
@@ -168,10 +161,10 @@ def shell(name: str, user: str | None) -> None:
 async def _execute(name: str, command: Command) -> int:
     from cloche.cli.terminal import converse
 
-    async with _attached(name) as attached:
+    async with attached(name) as box:
         if command.interactive:
-            return exit_status(await converse(attached, command))
-        return exit_status(await attached.run(command, on_output=_print_chunk))
+            return exit_status(await converse(box, command))
+        return exit_status(await box.run(command, on_output=_print_chunk))
 
 
 def _print_chunk(chunk: Chunk) -> None:
@@ -202,32 +195,42 @@ def exit_status(completed: Completed) -> int:
 
 @sandbox.command()
 @click.option("--orphans", is_flag=True, help="Show what is left on the host that no live sandbox owns.")
+@click.option("--label", multiple=True, metavar="NAME=VALUE", help="Only those with this label.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def ls(orphans: bool, as_json: bool) -> None:
-    """List the sandboxes of this machine."""
+def ls(orphans: bool, label: tuple[str, ...], as_json: bool) -> None:
+    """List your sandboxes: of the service, or of this machine."""
+    labels = parse_pairs(label, "--label")
 
     async def rows() -> list[dict[str, object]]:
-        async with _driver() as driver:
-            if orphans:
+        if orphans:
+            async with _driver() as driver:
                 return [{"kind": item.kind, "name": item.name} for item in await driver.leftovers()]
-            return [
-                {
-                    "id": info.id,
-                    "state": info.state.value,
-                    "image": info.image,
-                    "created_at": info.created_at,
-                    "pid": info.pid,
-                    "labels": dict(info.labels),
-                    "reason": info.reason,
-                }
-                for info in await driver.list()
-            ]
+        async with backend() as opened:
+            found = []
+            after = None
+            while True:
+                page = await opened.list(labels=labels, after=after)
+                found += [_row(view) for view in page.items]
+                after = page.next
+                if after is None:
+                    return found
 
     from cloche.cli.listing import print_rows
 
     short = ("kind", "name") if orphans else ("id", "state", "image", "created_at", "for", "reason")
     found = run_async(rows())
     print_rows(found if as_json else [_with_purpose(row) for row in found], as_json=as_json, short=short)
+
+
+def _row(view: SandboxView) -> dict[str, object]:
+    return {
+        "id": view.id,
+        "state": view.state.value,
+        "image": view.image,
+        "created_at": min(view.times.values(), default=None),
+        "labels": view.labels,
+        "reason": view.error.message if view.error else view.end or "",
+    }
 
 
 def _with_purpose(row: dict[str, object]) -> dict[str, object]:
@@ -261,25 +264,25 @@ def cp(source: str, target: str, user: str | None) -> None:
     async def copy() -> list[str]:
         if inside_target is not None:
             name, path = inside_target
-            async with _attached(name) as attached:
-                if path.endswith("/") or await _is_folder(attached, path):
+            async with attached(name) as box:
+                if path.endswith("/") or await _is_folder(box, path):
                     path = f"{path.rstrip('/')}/{Path(source).name}"
-                await attached.upload(Path(source), path, user=user)
+                await box.upload(Path(source), path, user=user)
             return []
         assert inside_source is not None  # noqa: S101  # one of both is inside
         name, path = inside_source
-        async with _attached(name) as attached:
-            return [item.path for item in await attached.download(path, destination)]
+        async with attached(name) as box:
+            return [item.path for item in await box.download(path, destination)]
 
     for skipped in run_async(copy()):
         click.echo(f"not copied (neither a file nor a folder): {skipped}", err=True)
 
 
-async def _is_folder(attached: Sandbox, path: str) -> bool:
+async def _is_folder(box: Sandbox, path: str) -> bool:
     from cloche.core.errors import NotFound
 
     try:
-        return (await attached.stat(path)).is_folder
+        return (await box.stat(path)).is_folder
     except NotFound:
         return False
 
@@ -291,16 +294,27 @@ def _inside(text: str) -> tuple[str, str] | None:
 
 @sandbox.command()
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All sandboxes of this machine.")
+@click.option("--all", "everything", is_flag=True, help="All that are yours.")
 def rm(names: tuple[str, ...], everything: bool) -> None:
-    """End sandboxes and remove all that belongs to them."""
+    """End sandboxes and remove all that belongs to them.
+
+    Exits with 1 when one of them was not there.
+    """
     if bool(names) == everything:
         raise InvalidInput("name the sandboxes to remove or use --all, one of the two")
 
     async def remove() -> list[tuple[str, bool]]:
-        async with _driver() as driver:
-            chosen = [info.id for info in await driver.list()] if everything else list(names)
-            return [(name, await driver.delete(name)) for name in chosen]
+        from cloche.core.errors import ClocheError, NotFound
+
+        async with backend() as opened:
+            chosen = list(names)
+            if everything:
+                chosen = [view.id for view in (await opened.list(limit=50_000)).items]
+            found = list(zip(chosen, await opened.delete_many(chosen), strict=True))
+        for _, result in found:
+            if isinstance(result, ClocheError) and not isinstance(result, NotFound):
+                raise result
+        return [(name, not isinstance(result, NotFound)) for name, result in found]
 
     results = run_async(remove())
     for name, was_there in results:
@@ -319,3 +333,7 @@ def reap() -> None:
 
     for item in run_async(sweep()):
         click.echo(f"removed {item.kind}: {item.name}")
+
+
+for _command in COMMANDS:
+    sandbox.add_command(_command)

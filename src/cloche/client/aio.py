@@ -99,7 +99,7 @@ class AsyncSandbox:
 
         async def make() -> AsyncSandbox:
             backend = await backend_of(service)
-            return await cls._ready(backend, await backend.create(body), timeout_s)
+            return await ready(backend, await backend.create(body), timeout_s)
 
         return Making(make)
 
@@ -121,29 +121,11 @@ class AsyncSandbox:
             if isinstance(view, ClocheError):
                 return view
             try:
-                return await cls._ready(backend, view, timeout_s)
+                return await ready(backend, view, timeout_s)
             except ClocheError as error:
                 return error
 
         return await asyncio.gather(*map(one, await backend.create_many(bodies)))
-
-    @classmethod
-    async def _ready(cls, backend: Backend, view: SandboxView, timeout_s: float | None) -> AsyncSandbox:
-        """Wait until a sandbox is ready; one that nobody will hear of is deleted again."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                if view.state is not State.READY:
-                    view = await backend.wait(view.id, {State.READY})
-        except BaseException as error:
-            with contextlib.suppress(ClocheError):
-                view = await asyncio.shield(backend.delete(view.id))
-            if isinstance(error, TimeoutError):
-                message = f"sandbox {view.id} was not ready after {timeout_s:g} s"
-                raise InfraError(message, code="infra/sandbox_start_timeout") from error
-            raise
-        if view.state is State.ENDED:
-            raise _end_error(view)
-        return cls(backend, view)
 
     @classmethod
     def connect(cls, sandbox_id: str, *, service: Service | None = None) -> Making:
@@ -278,7 +260,7 @@ class AsyncSandbox:
         lease = LeaseBody(ttl_s=ttl_s, heartbeat_s=heartbeat_s)
         body = ForkBody(count=count, labels=dict(labels or {}), lease=lease)
         views = await self._backend.fork(self.id, body)
-        return list(await asyncio.gather(*(self._ready(self._backend, view, None) for view in views)))
+        return list(await asyncio.gather(*(ready(self._backend, view, None) for view in views)))
 
     async def set_network(
         self, mode: Network | None = None, *, allow: Sequence[str] = (), presets: Sequence[str] = ()
@@ -362,3 +344,24 @@ def _end_error(view: SandboxView) -> ClocheError:
     if view.error is not None:
         return error_of(view.error)
     return SandboxLost(f"sandbox {view.id} is over: {view.end.value if view.end else 'ended'}")
+
+
+async def ready(backend: Backend, view: SandboxView, timeout_s: float | None = None) -> AsyncSandbox:
+    """Wait until a sandbox is ready that a backend was asked for.
+
+    When that fails, or is cancelled, the sandbox is deleted: nobody would ever hear of it.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            if view.state is not State.READY:
+                view = await backend.wait(view.id, {State.READY})
+    except BaseException as error:
+        with contextlib.suppress(ClocheError):
+            view = await asyncio.shield(backend.delete(view.id))
+        if isinstance(error, TimeoutError):
+            message = f"sandbox {view.id} was not ready after {timeout_s:g} s"
+            raise InfraError(message, code="infra/sandbox_start_timeout") from error
+        raise
+    if view.state is State.ENDED:
+        raise _end_error(view)
+    return AsyncSandbox(backend, view)

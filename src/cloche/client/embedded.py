@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import NoReturn
 
@@ -34,7 +35,7 @@ from cloche.api.models import (
 from cloche.client.shapes import network_of, policy_of, spec_of, view_of
 from cloche.core.errors import ClocheError, InvalidInput, NotFound, PlanRefused
 from cloche.core.ids import new_id
-from cloche.sandbox.driver import Driver
+from cloche.sandbox.driver import Driver, SandboxInfo, SandboxState
 from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.images import ImageStore, ensure_image
@@ -87,7 +88,17 @@ class Embedded:
         async with self._starts:
             handle = await self._driver.create(spec_of(body), image)
         self._handles[handle.id] = handle
-        return await self.get(handle.id)
+        return view_of(
+            SandboxInfo(
+                id=handle.id,
+                state=SandboxState.READY,
+                created_at=time.time(),
+                image=image.name,
+                labels=handle.spec.labels,
+                spec=handle.spec,
+                digest=image.digest,
+            )
+        )
 
     async def create_many(self, bodies: Sequence[CreateBody]) -> builtins.list[SandboxView | ClocheError]:
         """See :meth:`cloche.client.backend.Backend.create_many`."""

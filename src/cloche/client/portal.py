@@ -11,7 +11,7 @@ import atexit
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 from cloche.core.errors import UsageError
@@ -19,6 +19,7 @@ from cloche.core.errors import UsageError
 T = TypeVar("T")
 
 _CLOSE_TIMEOUT_S = 10.0
+_LOOK_S = 0.5
 
 
 class _Errand(Generic[T]):
@@ -85,6 +86,8 @@ class Portal:
         errand = _Errand(work)
         try:
             future: Future[T] = asyncio.run_coroutine_threadsafe(errand.whole(), self._loop)
+            while not future.done():
+                wait([future], _LOOK_S)  # not for ever: a signal that comes just before is seen only after it
             return future.result()
         except BaseException:
             errand.give_up(self._loop)
