@@ -103,15 +103,14 @@ static int make_volumes(struct making *m, struct failure *f)
     return result;
 }
 
-/* What the next spawner needs to know the process again. */
-static int write_native(struct making *m, struct failure *f)
+/* What the next spawner needs to know the process again; the old file holds until the new one is whole. */
+int write_native(int folder, const struct sandbox *s, struct failure *f)
 {
     char text[256];
-    const struct sandbox *s = m->s;
-    m->s->start_time = process_start_time(s->pid);
     int size = snprintf(text, sizeof text, "pid %d\nstart %llu\nslot %u\npooled %d\npublic %d\naddress %u\n", s->pid,
                         (unsigned long long)s->start_time, s->slot, s->pooled, s->public, s->address);
-    if (write_file_at(m->folder, "native", text, (size_t)size, 0600) != 0)
+    if (write_file_at(folder, "native.new", text, (size_t)size, 0600) != 0 ||
+        renameat(folder, "native.new", folder, "native") != 0)
         return fail(f, "write the native record");
     return 0;
 }
@@ -171,7 +170,8 @@ static int give_birth(struct making *m, struct failure *f)
         return -1;
     if (m->s->public && network_make(m->s, f) != 0)
         return -1;
-    if (write_native(m, f) != 0 || send_go(m, f) != 0)
+    m->s->start_time = process_start_time(m->s->pid);
+    if (write_native(m->folder, m->s, f) != 0 || send_go(m, f) != 0)
         return -1;
     return wait_for_birth(m, f);
 }

@@ -191,6 +191,42 @@ static void pause_resume(struct buffer *out, const struct frame *frame)
     frame_end(out, frame_begin(out, A_REPLY, frame->id));
 }
 
+static int attach(const char *id, const struct field *resolv, uint32_t *address, struct failure *f)
+{
+    struct sandbox *s = id != NULL && id_valid(id) ? table_take(id) : NULL;
+    if (s == NULL)
+        return fail_with(f, "no_sandbox", ENOENT, "there is no live sandbox of that name");
+    server_unwatch(s); /* an end that shows meanwhile shows again when it is watched again */
+    int result = network_attach(s, resolv, f);
+    *address = s->address;
+    server_watch(s);
+    table_running(s);
+    return result;
+}
+
+static void attach_network(struct buffer *out, const struct frame *frame)
+{
+    struct fields fields = fields_of(frame);
+    struct field field, resolv = {0};
+    struct failure f;
+    char *id = NULL;
+    uint32_t address = 0;
+    while (fields_next(&fields, &field))
+        if (field.tag == W_RESOLV)
+            resolv = field;
+        else if (field.tag == W_ID && id == NULL)
+            id = field_text(&field);
+    int result = attach(id, &resolv, &address, &f);
+    free(id);
+    if (result != 0) {
+        put_error(out, frame->id, &f);
+        return;
+    }
+    size_t mark = frame_begin(out, A_REPLY, frame->id);
+    put_number(out, W_ADDRESS, address);
+    frame_end(out, mark);
+}
+
 /* The event may be late, and the slot another's by now. */
 static void end(unsigned slot)
 {
@@ -223,6 +259,8 @@ static void run(struct partner *partner, struct job *job)
         create(partner, &out, &job->frame);
     else if (job->frame.type == R_DELETE)
         delete(&out, &job->frame);
+    else if (job->frame.type == R_ATTACH)
+        attach_network(&out, &job->frame);
     else
         pause_resume(&out, &job->frame);
     client_send(job->client, &out);

@@ -1,6 +1,7 @@
 /*
- * Public networks: a veth pair per sandbox, one table of rules and one name server for all of them. Rules and name
- * server come with the first public sandbox and go when the last has been gone for a while.
+ * Networks: a veth pair per sandbox, one table of rules and one gateway process (names, policies) for all of them. Rules
+ * and gateway come with the first link and go when the last has been gone for a while. A link alone leads nowhere: what a
+ * sandbox may reach is in the sets of the table, which the gateway fills.
  *
  * Every host end has the same gateway address; a sandbox's address is a route of 32 bits to its link, so that the
  * kernel itself refuses an address that is taken. What may be reached is decided in the rules that the client wrote.
@@ -66,21 +67,25 @@ static int run_nft(char *const *argv)
     return pid > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static int load_rules(struct failure *f)
-{
-    char *argv[] = {"nft", "-f", (char *)settings.nft_file, NULL};
-    int status = run_nft(argv);
-    if (status == 0)
-        return 0;
-    return fail_with(f, status == 127 ? "no_nft" : "network", 0, "nft could not load the rules (status %d)", status);
-}
-
 static void unload_rules(void)
 {
     char table[32];
     snprintf(table, sizeof table, "cloche_%s", settings.instance);
     char *argv[] = {"nft", "delete", "table", "inet", table, NULL};
     run_nft(argv);
+}
+
+static int load_rules(struct failure *f)
+{
+    char *argv[] = {"nft", "-f", (char *)settings.nft_file, NULL};
+    int status = run_nft(argv);
+    if (status > 0 && status != 127) { /* a table of another version, whose sets have other types */
+        unload_rules();
+        status = run_nft(argv);
+    }
+    if (status == 0)
+        return 0;
+    return fail_with(f, status == 127 ? "no_nft" : "network", 0, "nft could not load the rules (status %d)", status);
 }
 
 static void remember_resolver(void)
@@ -135,6 +140,7 @@ static void take_down(void)
 {
     stop_resolver();
     unload_rules();
+    unlinkat(run_fd, "network.sock", 0);
     unlinkat(run_fd, "resolver.pid", 0);
 }
 
@@ -224,7 +230,7 @@ void network_adopted(void)
         return;
     adopt_resolver();
     if (table_count_public() > 0) {
-        load_rules(&ignored); /* replaces the table */
+        load_rules(&ignored); /* the sets keep what is in them */
         started = true;
     } else if (faccessat(run_fd, "resolver.pid", F_OK, 0) == 0) {
         started = true;
@@ -253,6 +259,45 @@ int network_make(struct sandbox *s, struct failure *f)
             return fail(f, "route to the sandbox");
     }
     return fail_with(f, "network", EADDRNOTAVAIL, "no address of the pool is free");
+}
+
+static int write_resolv(const char *id, const struct field *resolv)
+{
+    char path[ID_BYTES + 16];
+    if (resolv->bytes == 0)
+        return 0;
+    snprintf(path, sizeof path, "%s/resolv.conf", id);
+    int fd = openat(uppers_fd, path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t n = write(fd, resolv->value, resolv->bytes);
+    close(fd);
+    return n == (ssize_t)resolv->bytes ? 0 : -1;
+}
+
+/* Twice is no error. */
+int network_attach(struct sandbox *s, const struct field *resolv, struct failure *f)
+{
+    if (s->public)
+        return network_start(f);
+    table_now_public(s);
+    int folder = openat(sandboxes_fd, s->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int result = network_start(f);
+    if (result == 0 && (folder < 0 || write_resolv(s->id, resolv) != 0))
+        result = fail(f, "write the sandbox's name server");
+    if (result == 0)
+        result = network_make(s, f);
+    if (result == 0 && inside_network(s->pid, s->address, settings.gateway) != 0)
+        result = fail(f, "set the network up inside");
+    if (result == 0)
+        result = write_native(folder, s, f);
+    if (result != 0) {
+        network_remove(s);
+        table_not_public(s);
+    }
+    if (folder >= 0)
+        close(folder);
+    return result;
 }
 
 void network_remove(const struct sandbox *s)

@@ -139,6 +139,7 @@ static bool handle(struct client *client, const struct frame *frame)
     case R_DELETE:
     case R_PAUSE:
     case R_RESUME:
+    case R_ATTACH:
         asked_to_stop = false;
         if (jobs_add(client, frame) != 0)
             answer_error(client, frame, "host_limit", "too many requests are waiting");

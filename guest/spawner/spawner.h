@@ -31,7 +31,8 @@
 #define FD_CHILD_GUEST 5
 #define FD_FIRST_FREE 10          /* the spawner's own descriptors start here */
 
-enum request_type { R_HELLO = 1, R_CREATE = 2, R_DELETE = 3, R_STATUS = 4, R_SHUTDOWN = 5, R_PAUSE = 6, R_RESUME = 7 };
+enum request_type { R_HELLO = 1, R_CREATE = 2, R_DELETE = 3, R_STATUS = 4, R_SHUTDOWN = 5, R_PAUSE = 6, R_RESUME = 7,
+                    R_ATTACH = 10 };
 enum answer_type { A_REPLY = 50, A_ERROR = 51 };
 
 enum request_tag {
@@ -91,7 +92,7 @@ struct sandbox {
     pid_t pid;
     uint64_t start_time;
     int pidfd;                    /* -1 also where there is no descriptor left for it: then we look now and then */
-    bool adopted, pooled, public;
+    bool adopted, pooled, public; /* public: it has a link; what it may reach is said elsewhere */
     uint32_t address;
     uint64_t pool_kills;          /* what the shared memory limit had killed when it began */
     bool paused;
@@ -141,6 +142,8 @@ void table_release(struct sandbox *s);
 unsigned table_silent(unsigned from, unsigned *found, unsigned most);
 unsigned table_count(void);
 unsigned table_count_public(void);
+void table_now_public(struct sandbox *s);
+void table_not_public(struct sandbox *s);
 uint32_t base_id(unsigned slot);
 
 /* cgroup.c */
@@ -172,6 +175,7 @@ struct birth {
 _Noreturn void child_main(const struct birth *b);
 const char *child_step(int step);
 int child_network(uint32_t address, uint32_t gateway, bool public);
+int inside_network(pid_t pid, uint32_t address, uint32_t gateway);
 extern struct sock_fprog *seccomp_program;
 
 /* partner.c: a thread that clones for a worker */
@@ -205,6 +209,7 @@ int remove_tree(int parent, const char *name);
 int remove_entries(int dir, const char *const *keep);
 
 /* file.c */
+int write_native(int folder, const struct sandbox *s, struct failure *f);
 int write_file_at(int dir, const char *name, const void *data, size_t size, mode_t mode);
 int read_file_at(int dir, const char *name, char *out, size_t size);
 int put_text_at(int dir, const char *name, const char *text);
@@ -220,6 +225,7 @@ int address_add(const char *link, uint32_t address);
 int route_add(const char *link, uint32_t to, unsigned bits, uint32_t via);
 int network_start(struct failure *f);
 int network_make(struct sandbox *s, struct failure *f);
+int network_attach(struct sandbox *s, const struct field *resolv, struct failure *f);
 void network_remove(const struct sandbox *s);
 void network_tick(void);
 void network_stop(void);

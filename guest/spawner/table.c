@@ -166,6 +166,23 @@ void table_release(struct sandbox *s)
     free(s);
 }
 
+/* A living sandbox gets its link. */
+void table_now_public(struct sandbox *s)
+{
+    pthread_mutex_lock(&lock);
+    count_public += !s->public;
+    s->public = true;
+    pthread_mutex_unlock(&lock);
+}
+
+void table_not_public(struct sandbox *s)
+{
+    pthread_mutex_lock(&lock);
+    count_public -= s->public;
+    s->public = false;
+    pthread_mutex_unlock(&lock);
+}
+
 unsigned table_count(void)
 {
     pthread_mutex_lock(&lock);

@@ -28,6 +28,7 @@ _OWN_FILES = {
     "spawner.lock",
     "spawner.log",
     "network.nft",
+    "network.sock",
     "network.log",
     "names.jsonl",
     "resolver.pid",

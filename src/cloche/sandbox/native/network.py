@@ -1,8 +1,9 @@
-"""Public networks: which addresses an installation uses, and the rules that say what a sandbox may reach.
+"""Networks of an installation: its addresses, and the rules by which the kernel judges every packet of a sandbox.
 
-A sandbox reaches public addresses, and our name server at its gateway's address; never the host, private
-networks, other sandboxes or metadata services, and nothing by IPv6. The documentation ranges of RFC 5737
-are not blocked: some networks route them. Must never change the host: the spawner loads the rules.
+A sandbox reaches what its policy opens (``net.sets``), the members of its unit, and our name server at its
+gateway's address; never the host, private networks, other sandboxes or metadata services, and nothing by IPv6. A
+sandbox of which the sets know nothing reaches nothing. The documentation ranges of RFC 5737 are not blocked:
+some networks route them. Must never change the host: the spawner loads the rules.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloche.core.errors import EnvironmentUnusable, InvalidInput
+from cloche.sandbox.allow import NAME_PORTS, Entry, parse_entries
+from cloche.sandbox.native.net import sets
 from cloche.sandbox.settings import Settings
 
 DEFAULT_POOL = "10.210.0.0/16"
 _GATEWAYS = 254
+_LOG_GROUPS = 65_000
 _IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 BLOCKED = (
@@ -35,13 +39,27 @@ BLOCKED = (
 
 
 @dataclass(frozen=True, slots=True)
+class Private:
+    """Blocked addresses that a policy may open: a network and its ports, first and last."""
+
+    network: ipaddress.IPv4Network
+    ports: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Addresses of one installation: ``gateway`` is on every host end, sandboxes start at the 256th."""
+    """Addresses of one installation: ``gateway`` is on every host end, sandboxes start at the 256th.
+
+    ``log_group`` is where the kernel tells of refused packets. ``exceptions`` are the operator's: blocked
+    addresses that a policy may open all the same.
+    """
 
     pool: ipaddress.IPv4Network
     gateway: ipaddress.IPv4Address
     links: str
     table: str
+    log_group: int
+    exceptions: tuple[Private, ...] = ()
 
 
 def plan(settings: Settings) -> Plan:
@@ -54,56 +72,149 @@ def plan(settings: Settings) -> Plan:
     if not 8 <= pool.prefixlen <= 22:
         raise InvalidInput(f"CLOCHE_NETWORK_POOL: {text} must have between /8 and /22 addresses")
     offset = 1 + int(settings.instance, 16) % _GATEWAYS
-    return Plan(pool, pool[offset], f"cl{settings.instance[:4]}x", f"cloche_{settings.instance}")
+    return Plan(
+        pool,
+        pool[offset],
+        f"cl{settings.instance[:4]}x",
+        f"cloche_{settings.instance}",
+        1 + int(settings.instance, 16) % _LOG_GROUPS,
+        allow_private(os.environ.get("CLOCHE_ALLOW_PRIVATE", "")),
+    )
+
+
+def allow_private(text: str) -> tuple[Private, ...]:
+    """Read ``CIDR:port`` entries, parted by commas or blanks. Raises InvalidInput for one without a port."""
+    found = []
+    for entry in parse_entries(text.replace(",", " ").split()):
+        if not isinstance(entry.network, ipaddress.IPv4Network) or entry.ports is None:
+            raise InvalidInput(
+                f"CLOCHE_ALLOW_PRIVATE: `{entry.text}` is no IPv4 network with a port",
+                hint="for example 10.1.2.0/24:3128",
+            )
+        found.append(Private(entry.network, entry.ports))
+    return tuple(found)
+
+
+def _exceptions(addresses: Plan) -> str:
+    """Return the elements of the set; joined, for intervals may not overlap."""
+    entries = [Entry(text="", network=each.network, ports=each.ports) for each in addresses.exceptions]
+    parts = sets.disjoint_intervals(entries)
+    elements = ", ".join(f"{network} . {low}-{high}" for network, low, high in parts)
+    return f"elements = {{ {elements} }}" if elements else ""
 
 
 def rules(addresses: Plan) -> str:
-    """Return the table of rules for ``nft -f``; loading it replaces the table that stands.
+    """Return the rules for ``nft -f``. Loaded again they change the rules and keep what is in the sets.
 
     A packet must come in by the link that its source address is routed to (``fib``), so no sandbox can borrow
-    another's address.
+    another's address. A connection goes on while it has the mark of the policy that its sandbox has now; one of an
+    earlier policy is judged again, in both directions, and cut when it would not be opened today. Marks of
+    packets are ours only between these rules: they arrive without one and leave without one.
     """
-    ours = f'iifname "{addresses.links}*"'
+    table, links = addresses.table, addresses.links
+    chains = ("allow", "deny", "private", "judge_out", "judge_back", "between", "from_sandbox", "to_sandbox")
+    flushed = "\n".join(f"flush chain inet {table} {name}" for name in (*chains, "to_host", "host", "pass", "leave"))
+    empty = "\n".join(f"  chain {name} {{ }}" for name in (*chains, "to_host"))
     return f"""\
-table inet {addresses.table}
-delete table inet {addresses.table}
-table inet {addresses.table} {{
-  set blocked {{
-    type ipv4_addr
-    flags interval
-    elements = {{ {", ".join(BLOCKED)} }}
+table inet {table} {{
+  set blocked {{ type ipv4_addr; flags interval; }}
+  set exceptions {{ type ipv4_addr . inet_service; flags interval; }}
+  map generation {{ type iface_index : mark; }}
+  set current {{ type iface_index . mark; }}
+  set open {{ type mark; }}
+  set hosts {{ type mark . ipv4_addr; flags timeout; }}
+  set ports {{ type mark . ipv4_addr . inet_service; flags timeout; }}
+  set nets {{ type mark . ipv4_addr . inet_service; flags interval; }}
+  map unit {{ type iface_index : mark; }}
+  set members {{ type iface_index . mark; }}
+  set told {{ type iface_index; size 65535; flags dynamic,timeout; timeout 60s; }}
+{empty}
+  chain host {{ type filter hook input priority -10; policy accept; }}
+  chain pass {{ type filter hook forward priority -10; policy accept; }}
+  chain leave {{ type nat hook postrouting priority 100; policy accept; }}
+}}
+{flushed}
+flush set inet {table} blocked
+flush set inet {table} exceptions
+table inet {table} {{
+  set blocked {{ type ipv4_addr; flags interval; elements = {{ {", ".join(BLOCKED)} }}
   }}
-  chain host {{
-    type filter hook input priority -10; policy accept;
-    {ours} jump to_host
+  set exceptions {{ type ipv4_addr . inet_service; flags interval; {_exceptions(addresses)}
+  }}
+  chain allow {{
+    ct mark set meta mark
+    meta mark set 0
+    accept
+  }}
+  chain deny {{
+    update @told {{ iif limit rate 10/second burst 50 packets }} log group {addresses.log_group} snaplen 64
+    ct state established,related meta l4proto tcp reject with tcp reset
+    reject with icmpx admin-prohibited
+  }}
+  chain private {{
+    meta l4proto {{ tcp, udp }} ip daddr . th dport @exceptions return
+    goto deny
+  }}
+  chain judge_out {{
+    meta mark @open goto allow
+    meta l4proto != {{ tcp, udp }} return
+    meta mark . ip daddr . th dport @ports goto allow
+    meta mark . ip daddr . th dport @nets goto allow
+    th dport {{ {", ".join(map(str, NAME_PORTS))} }} return
+    meta mark . ip daddr @hosts goto allow
+  }}
+  chain judge_back {{
+    meta mark @open goto allow
+    meta l4proto != {{ tcp, udp }} return
+    meta mark . ip saddr . th sport @ports goto allow
+    meta mark . ip saddr . th sport @nets goto allow
+    th sport {{ {", ".join(map(str, NAME_PORTS))} }} return
+    meta mark . ip saddr @hosts goto allow
+  }}
+  chain between {{
+    meta mark set iif map @unit
+    oif . meta mark @members meta mark set 0 accept
+    goto deny
+  }}
+  chain from_sandbox {{
+    meta nfproto != ipv4 drop
+    fib saddr . iif oif missing drop
+    ip saddr != {addresses.pool} drop
+    meta mark set 0
+    oifname "{links}*" goto between
+    ct state invalid,untracked drop
+    ip daddr @blocked jump private
+    tcp flags syn tcp option maxseg size set rt mtu
+    meta mark set iif map @generation
+    ct state established,related iif . ct mark @current meta mark set 0 accept
+    jump judge_out
+    goto deny
+  }}
+  chain to_sandbox {{
+    ct state != {{ established, related }} drop
+    meta mark set 0
+    oif . ct mark @current accept
+    meta mark set oif map @generation
+    jump judge_back
+    meta l4proto tcp reject with tcp reset
+    drop
   }}
   chain to_host {{
+    meta nfproto != ipv4 drop
     fib saddr . iif oif missing drop
     ip daddr {addresses.gateway} udp dport 53 accept
     ip daddr {addresses.gateway} tcp dport 53 accept
-    drop
+    goto deny
+  }}
+  chain host {{
+    iifname "{links}*" jump to_host
   }}
   chain pass {{
-    type filter hook forward priority -10; policy accept;
-    {ours} jump from_sandbox
-    oifname "{addresses.links}*" jump to_sandbox
-  }}
-  chain from_sandbox {{
-    meta nfproto ipv6 drop
-    fib saddr . iif oif missing drop
-    ip saddr != {addresses.pool} drop
-    ip daddr @blocked reject with icmpx admin-prohibited
-    oifname "{addresses.links}*" drop
-    tcp flags syn tcp option maxseg size set rt mtu
-    accept
-  }}
-  chain to_sandbox {{
-    ct state established,related accept
-    drop
+    iifname "{links}*" jump from_sandbox
+    oifname "{links}*" jump to_sandbox
   }}
   chain leave {{
-    type nat hook postrouting priority 100; policy accept;
-    ip saddr {addresses.pool} oifname != "{addresses.links}*" masquerade
+    ip saddr {addresses.pool} oifname != "{links}*" masquerade
   }}
 }}
 """
@@ -137,6 +248,13 @@ def resolver_arguments(settings: Settings) -> list[str]:
         f"--log={settings.run_dir / 'names.jsonl'}",
         f"--links={addresses.links}",
         f"--lock={settings.run_dir / 'spawner.lock'}",
+        f"--sandboxes={settings.sandboxes_dir}",
+        f"--table={addresses.table}",
+        f"--log-group={addresses.log_group}",
+        *(
+            f"--private={each.network}:{each.ports[0]}-{each.ports[1]}"
+            for each in addresses.exceptions
+        ),
     ]
 
 
@@ -144,6 +262,6 @@ def check_public() -> None:
     """Raise EnvironmentUnusable when this host does not forward packets."""
     if _IP_FORWARD.read_text().strip() != "1":
         raise EnvironmentUnusable(
-            "public networks need net.ipv4.ip_forward, which is off on this machine",
+            "networks need net.ipv4.ip_forward, which is off on this machine",
             hint="cloche doctor --fix",
         )

@@ -1,8 +1,10 @@
-"""The name server of public networks: one process per installation, at the gateway's address.
+"""The gateway of networks: one process per installation. It answers names at the gateway's address, and it keeps
+the sandboxes' policies (``net.warden``), so that an address is open before its name is answered.
 
-``python -m cloche.sandbox.native.resolver --listen ADDRESS --log FILE --links PREFIX --lock FILE``
+``python -m cloche.sandbox.native.resolver --listen ADDRESS --log FILE --links PREFIX --lock FILE --sandboxes DIR
+--table NAME --log-group N [--private CIDR:FIRST-LAST]…``
 
-Forwards questions to the host's own name servers (``/etc/resolv.conf``), answers none that point into
+Answers the names that the asking sandbox's policy has, and those of its unit; refuses others. Forwards questions to the host's own name servers (``/etc/resolv.conf``), answers none that point into
 blocked ranges (an attacker's name must not lead to the host or a private network), and keeps a line per
 name in a log. There is no IPv6 way out of a sandbox, so AAAA questions get an empty answer. Started and
 ended by the spawner; should that have died it goes by itself once no sandbox has a link any more. Must
@@ -21,6 +23,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO, cast
@@ -34,7 +37,14 @@ import dns.rdatatype
 import dns.resolver
 import dns.rrset
 
+from cloche.sandbox.native import network
+from cloche.sandbox.native.net import control
+from cloche.sandbox.native.net.members import Member
+from cloche.sandbox.native.net.nfnetlink import Table
+from cloche.sandbox.native.net.refusals import RefusalLog
+from cloche.sandbox.native.net.warden import Warden
 from cloche.sandbox.native.network import BLOCKED
+from cloche.sandbox.spec import NetworkMode, Unit
 
 _UPSTREAM_TIMEOUT_S = 4.0
 _UNDER_WAY_MAX = 512
@@ -42,24 +52,27 @@ _TCP_IDLE_S = 10.0
 _UDP_BYTES_MAX = 1232
 _LOG_BYTES_MAX = 16 << 20
 _LOOK_S = 5.0
+_UNIT_TTL_S = 5
 _FREEBIND = 15  # IP_FREEBIND of linux/in.h: the address appears with the first link
 _BLOCKED = tuple(ipaddress.IPv4Network(text) for text in BLOCKED)
 
 
-def is_blocked(address: str) -> bool:
+def is_blocked(address: str, excepted: Sequence[ipaddress.IPv4Network] = ()) -> bool:
     """Whether an A or AAAA record points where a sandbox may not go. All of IPv6 is such a place."""
     parsed = ipaddress.ip_address(address)
-    return not isinstance(parsed, ipaddress.IPv4Address) or any(parsed in net for net in _BLOCKED)
+    if not isinstance(parsed, ipaddress.IPv4Address):
+        return True
+    return any(parsed in net for net in _BLOCKED) and not any(parsed in net for net in excepted)
 
 
-def without_blocked(answer: dns.message.Message) -> bool:
+def without_blocked(answer: dns.message.Message, excepted: Sequence[ipaddress.IPv4Network] = ()) -> bool:
     """Remove the addresses that may not be reached from an answer; return whether there were any."""
     found = False
     for section in (answer.answer, answer.additional):
         kept: list[dns.rrset.RRset] = []
         for rrset in section:
             if rrset.rdtype in {dns.rdatatype.A, dns.rdatatype.AAAA}:
-                bad = [record for record in rrset if is_blocked(record.address)]
+                bad = [record for record in rrset if is_blocked(record.address, excepted)]
                 found = found or bool(bad)
                 for record in bad:
                     rrset.discard(record)  # type: ignore[no-untyped-call]
@@ -98,10 +111,12 @@ class NameLog:
 
 @dataclass
 class Resolver:
-    """Answers questions by asking the upstream servers."""
+    """Answers questions by asking the upstream servers, as far as the asking sandbox's policy goes."""
 
     upstream: list[str]
     log: NameLog
+    warden: Warden
+    excepted: tuple[ipaddress.IPv4Network, ...] = ()
     upstream_port: int = 53
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_UNDER_WAY_MAX))
 
@@ -114,20 +129,66 @@ class Resolver:
         if query.flags & dns.flags.QR or len(query.question) != 1:
             return None
         async with self._room:
-            response, status = await self._respond(query)
+            response, status = await self._respond(query, client)
         self.log.write(client, query.question[0], status)
         response.id = query.id
         return response.to_wire()
 
-    async def _respond(self, query: dns.message.Message) -> tuple[dns.message.Message, str]:
-        if query.question[0].rdtype == dns.rdatatype.AAAA:
-            return dns.message.make_response(query, recursion_available=True), "no_ipv6"
-        upstream_answer = await self._ask(query)
-        if upstream_answer is None:
+    async def _respond(self, query: dns.message.Message, client: str) -> tuple[dns.message.Message, str]:
+        member = self.warden.by_address(client)
+        question = query.question[0]
+        name = question.name.to_text(omit_final_dot=True).lower()
+        if member is None:
+            return _error(query, dns.rcode.REFUSED), "no_policy"
+        if member.unit is not None and name in member.unit.members:
+            return self._of_unit(query, member.unit, name)
+        listed = member.policy.mode is NetworkMode.ALLOWLIST
+        if member.policy.mode is not NetworkMode.PUBLIC and not (listed and member.opens(name)):
+            member.refused(name=name, protocol="dns", port=53)
+            return _error(query, dns.rcode.REFUSED), "not_allowed"
+        if question.rdtype == dns.rdatatype.AAAA or (listed and question.rdtype != dns.rdatatype.A):
+            empty = dns.message.make_response(query, recursion_available=True)
+            return empty, "no_ipv6" if question.rdtype == dns.rdatatype.AAAA else "only_addresses"
+        return await self._from_upstream(query, member, name)
+
+    async def _from_upstream(
+        self, query: dns.message.Message, member: Member, name: str
+    ) -> tuple[dns.message.Message, str]:
+        answer = await self._ask(query)
+        if answer is None:
             return _error(query, dns.rcode.SERVFAIL), "servfail"
-        if without_blocked(upstream_answer) and not upstream_answer.answer:
+        if without_blocked(answer, self.excepted) and not _addresses(answer):
+            member.refused(name=name, protocol="dns", port=53)
             return _error(query, dns.rcode.REFUSED), "blocked"
-        return upstream_answer, dns.rcode.to_text(upstream_answer.rcode()).lower()
+        if not self._learn(answer, member, name):
+            return _error(query, dns.rcode.SERVFAIL), "not_opened"
+        return answer, dns.rcode.to_text(answer.rcode()).lower()
+
+    def _learn(self, answer: dns.message.Message, member: Member, name: str) -> bool:
+        """Open what the answer leads to before it is sent, and let nobody keep it for longer than that."""
+        found = _addresses(answer)
+        if member.policy.mode is NetworkMode.PUBLIC:
+            for address in found:
+                member.remember(address, name)
+            return True
+        try:
+            life_s = self.warden.learn(member, name, found, min((rrset.ttl for rrset in answer.answer), default=0))
+        except OSError:
+            return False
+        for rrset in answer.answer:
+            rrset.ttl = min(rrset.ttl, life_s)
+        return True
+
+    def _of_unit(self, query: dns.message.Message, unit: Unit, name: str) -> tuple[dns.message.Message, str]:
+        """Answer with the address of a member; one that is not there yet is worth asking for again."""
+        peer = self.warden.peer(unit, name)
+        if peer is None:
+            return _error(query, dns.rcode.SERVFAIL), "unit_not_there"
+        response = dns.message.make_response(query, recursion_available=True)
+        if query.question[0].rdtype == dns.rdatatype.A:
+            owner = query.question[0].name
+            response.answer.append(dns.rrset.from_text(owner, _UNIT_TTL_S, "IN", "A", peer.address))
+        return response, "unit"
 
     async def _ask(self, query: dns.message.Message) -> dns.message.Message | None:
         for server in self.upstream:
@@ -143,6 +204,12 @@ class Resolver:
                 continue  # the next server may do better
             return answer
         return None
+
+
+def _addresses(answer: dns.message.Message) -> list[str]:
+    return [
+        record.address for rrset in answer.answer if rrset.rdtype == dns.rdatatype.A for record in rrset
+    ]
 
 
 def _error(query: dns.message.Message, code: dns.rcode.Rcode) -> dns.message.Message:
@@ -219,10 +286,12 @@ def has_links(prefix: str, folder: Path = Path("/sys/class/net")) -> bool:
     return any(path.name.startswith(prefix) for path in folder.iterdir())
 
 
-async def wait_until_alone(links: str, lock: Path) -> None:
-    """Return when neither a spawner nor a sandbox with a network is left."""
+async def wait_until_alone(links: str, lock: Path, warden: Warden) -> None:
+    """Return when neither a spawner nor a sandbox with a network is left; forget those that are gone."""
     while True:
         await asyncio.sleep(_LOOK_S)
+        with contextlib.suppress(OSError):  # the table is gone: so are we, in a moment
+            warden.sweep()
         if has_links(links):
             continue
         with lock.open() as held:
@@ -233,17 +302,36 @@ async def wait_until_alone(links: str, lock: Path) -> None:
         return
 
 
-async def serve(listen: str, log: Path, links: str, lock: Path) -> None:
+def _note_refusals(log: RefusalLog, warden: Warden) -> None:
+    for refusal in log.read():
+        member = warden.by_link(refusal.link)
+        if member is not None:
+            member.refused(address=refusal.address, port=refusal.port, protocol=refusal.protocol)
+
+
+async def serve(options: argparse.Namespace) -> None:
     """Serve until told to stop, or until nobody is left to serve."""
     loop = asyncio.get_running_loop()
-    resolver = Resolver(upstream_servers(), NameLog(log))
+    table = Table(options.table)
+    warden = Warden(table, options.sandboxes, options.links)
+    warden.adopt()
+    excepted = tuple(each.network for each in network.allow_private(" ".join(options.private)))
+    resolver = Resolver(upstream_servers(), NameLog(options.log), warden, excepted)
+    refusals = RefusalLog(options.log_group)
+    loop.add_reader(refusals, _note_refusals, refusals, warden)
     transport, _ = await loop.create_datagram_endpoint(
-        lambda: UdpServer(resolver), sock=_socket(listen, socket.SOCK_DGRAM)
+        lambda: UdpServer(resolver), sock=_socket(options.listen, socket.SOCK_DGRAM)
     )
     server = await asyncio.start_server(
-        lambda reader, writer: serve_tcp(resolver, reader, writer), sock=_socket(listen, socket.SOCK_STREAM)
+        lambda reader, writer: serve_tcp(resolver, reader, writer),
+        sock=_socket(options.listen, socket.SOCK_STREAM),
     )
-    alone = asyncio.ensure_future(wait_until_alone(links, lock))
+    doors = await asyncio.start_unix_server(
+        lambda reader, writer: control.serve_client(warden, reader, writer),
+        sock=control.listener(options.log.parent),
+        limit=control.LINE_BYTES_MAX,
+    )
+    alone = asyncio.ensure_future(wait_until_alone(options.links, options.lock, warden))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, alone.cancel)
     os.write(1, b"+")  # the spawner waits for this
@@ -251,18 +339,25 @@ async def serve(listen: str, log: Path, links: str, lock: Path) -> None:
         await alone
     transport.close()
     server.close()
+    doors.close()
+    loop.remove_reader(refusals)
+    refusals.close()
+    table.close()
     resolver.log.close()
 
 
 def main() -> None:
     """Read the command line and serve."""
-    parser = argparse.ArgumentParser(description="name server of cloche's public networks")
+    parser = argparse.ArgumentParser(description="gateway of cloche's networks")
     parser.add_argument("--listen", required=True)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--links", required=True)
     parser.add_argument("--lock", type=Path, required=True)
-    options = parser.parse_args()
-    asyncio.run(serve(options.listen, options.log, options.links, options.lock))
+    parser.add_argument("--sandboxes", type=Path, required=True)
+    parser.add_argument("--table", required=True)
+    parser.add_argument("--log-group", type=int, required=True)
+    parser.add_argument("--private", action="append", default=[])
+    asyncio.run(serve(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ class Request(IntEnum):
     SHUTDOWN = 5
     PAUSE = 6
     RESUME = 7
+    ATTACH = 10
 
 
 class Answer(IntEnum):
