@@ -9,6 +9,7 @@
 #include "spawner.h"
 
 #include <errno.h>
+#include <net/if.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -275,16 +276,19 @@ static int write_resolv(const char *id, const struct field *resolv)
     return n == (ssize_t)resolv->bytes ? 0 : -1;
 }
 
-/* Twice is no error. */
+/* Twice is no error. The file `native` says that there is a link before there is one, so that it is looked for. */
 int network_attach(struct sandbox *s, const struct field *resolv, struct failure *f)
 {
-    if (s->public)
+    char name[16];
+    link_name(name, sizeof name, s->slot);
+    if (s->public && s->address != 0 && if_nametoindex(name) != 0)
         return network_start(f);
     table_now_public(s);
+    s->address = 0;
     int folder = openat(sandboxes_fd, s->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     int result = network_start(f);
-    if (result == 0 && (folder < 0 || write_resolv(s->id, resolv) != 0))
-        result = fail(f, "write the sandbox's name server");
+    if (result == 0 && (folder < 0 || write_native(folder, s, f) != 0 || write_resolv(s->id, resolv) != 0))
+        result = fail(f, "write down the sandbox's network");
     if (result == 0)
         result = network_make(s, f);
     if (result == 0 && inside_network(s->pid, s->address, settings.gateway) != 0)

@@ -78,6 +78,11 @@ def _infra_rows() -> Iterator[FailureKind]:
         ),
         ("infra/sandbox_lost", "the sandbox ended before its work did", "SandboxUnavailableError"),
         ("infra/transport", "the connection to the sandbox failed", "SandboxUnavailableError"),
+        (
+            "infra/network_policy",
+            "a sandbox's network policy could not be set or seen, so it has no network",
+            "SandboxUnavailableError",
+        ),
         ("infra/protocol", "the guest broke the protocol", "SandboxUnavailableError"),
         ("infra/request_timeout", "a request to the sandbox was not answered", "SandboxRequestTimeoutError"),
         ("infra/healthcheck", "the environment did not become healthy", "HealthcheckError"),

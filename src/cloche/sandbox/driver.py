@@ -138,6 +138,9 @@ class Driver(Protocol):
     async def set_network(self, sandbox_id: str, policy: NetworkPolicy) -> NetworkPolicy:
         """Change what it may reach, read back what holds and return that. Fails closed."""
 
+    async def network(self, sandbox_id: str) -> NetworkPolicy:
+        """Return what it may reach, read back from what enforces it."""
+
     async def denials(self, sandbox_id: str) -> list[Denial]:
         """Return what its network policy refused so far (the newest, within a bound)."""
 

@@ -102,10 +102,12 @@ async def test_what_killed_processes_left_of_a_network_is_reaped(
     sandbox = await driver.create(SandboxSpec(network=PUBLIC), busybox_image)
     (info,) = await driver.list()
     server = resolver(settings)
+    os.kill(server, signal.SIGSTOP)  # or it may leave by itself before we have looked
     os.kill(spawner(settings), signal.SIGKILL)
     os.kill(info.pid, signal.SIGKILL)
     await gone(info.pid)
     kinds = {item.kind for item in await driver.leftovers()}
+    os.kill(server, signal.SIGCONT)
     assert {"file", "cgroup", "rule", "process"} <= kinds
     await driver.reap()
     await stop_spawner(settings)

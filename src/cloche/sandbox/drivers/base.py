@@ -77,6 +77,10 @@ class CapabilityGate:
         """Refuse."""
         refuse(self.name, Capability.NETWORK_SWITCH)
 
+    async def network(self, sandbox_id: str) -> NetworkPolicy:  # contract
+        """Refuse."""
+        refuse(self.name, Capability.NETWORK_SWITCH)
+
     async def denials(self, sandbox_id: str) -> list[Denial]:  # contract
         """Refuse."""
         refuse(self.name, Capability.ALLOWLIST)

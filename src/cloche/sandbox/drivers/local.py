@@ -11,7 +11,7 @@ import time
 
 from cloche.core.errors import InfraError, InvalidInput, NotFound, SandboxLost
 from cloche.core.ids import is_name
-from cloche.sandbox.driver import Capability, Change, Leftover, SandboxInfo, SandboxState
+from cloche.sandbox.driver import Capability, Change, Denial, Leftover, SandboxInfo, SandboxState
 from cloche.sandbox.drivers.base import CapabilityGate, refuse
 from cloche.sandbox.drivers.runtime import Made, Runtime
 from cloche.sandbox.guest.connection import connect
@@ -22,7 +22,7 @@ from cloche.sandbox.native.finish import finish
 from cloche.sandbox.native.record import Folder, Record, boot_id, read_folder, read_folders, this_process
 from cloche.sandbox.native.runtime import NativeRuntime
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import PreparedImage, SandboxSpec
+from cloche.sandbox.spec import NetworkPolicy, PreparedImage, SandboxSpec
 
 
 class LocalDriver(CapabilityGate):
@@ -151,6 +151,21 @@ class LocalDriver(CapabilityGate):
         if info.state is SandboxState.ENDED:
             raise SandboxLost(f"sandbox {folder.id} is over: {info.reason}")
         return folder.record
+
+    async def set_network(self, sandbox_id: str, policy: NetworkPolicy) -> NetworkPolicy:
+        """See :meth:`cloche.sandbox.driver.Driver.set_network`."""
+        self._able(await asyncio.to_thread(self._folder, sandbox_id), Capability.NETWORK_SWITCH)
+        return await self._runtime.set_network(sandbox_id, policy)
+
+    async def network(self, sandbox_id: str) -> NetworkPolicy:
+        """See :meth:`cloche.sandbox.driver.Driver.network`."""
+        self._able(await asyncio.to_thread(self._folder, sandbox_id), Capability.NETWORK_SWITCH)
+        return await self._runtime.network(sandbox_id)
+
+    async def denials(self, sandbox_id: str) -> builtins.list[Denial]:
+        """See :meth:`cloche.sandbox.driver.Driver.denials`."""
+        self._able(await asyncio.to_thread(self._folder, sandbox_id), Capability.ALLOWLIST)
+        return await self._runtime.denials(sandbox_id)
 
     async def leftovers(self) -> builtins.list[Leftover]:
         """See :meth:`cloche.sandbox.driver.Driver.leftovers`."""

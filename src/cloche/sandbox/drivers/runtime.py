@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cloche.sandbox.driver import Capability, Leftover
-from cloche.sandbox.spec import PreparedImage, SandboxSpec
+from cloche.sandbox.driver import Capability, Denial, Leftover
+from cloche.sandbox.spec import NetworkPolicy, PreparedImage, SandboxSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,15 @@ class Runtime(Protocol):
 
     async def resume(self, sandbox_id: str) -> None:
         """Let it go on; its guest counts idle time and heartbeats from now."""
+
+    async def set_network(self, sandbox_id: str, policy: NetworkPolicy) -> NetworkPolicy:
+        """Change what it may reach and return what holds; a failure leaves it with nothing."""
+
+    async def network(self, sandbox_id: str) -> NetworkPolicy:
+        """Return what holds now."""
+
+    async def denials(self, sandbox_id: str) -> list[Denial]:
+        """Return what was refused of late, within a bound."""
 
     async def leftovers(self) -> list[Leftover]:
         """Return what is on the host that no live sandbox owns."""

@@ -1,9 +1,9 @@
-"""Networks of an installation: its addresses, and the rules by which the kernel judges every packet of a sandbox.
+"""Networks of an installation: its addresses, and the rules by which the kernel judges sandboxes' packets.
 
 A sandbox reaches what its policy opens (``net.sets``), the members of its unit, and our name server at its
-gateway's address; never the host, private networks, other sandboxes or metadata services, and nothing by IPv6. A
-sandbox of which the sets know nothing reaches nothing. The documentation ranges of RFC 5737 are not blocked:
-some networks route them. Must never change the host: the spawner loads the rules.
+gateway's address; never the host, private networks, other sandboxes or metadata services, and nothing by
+IPv6. A sandbox of which the sets know nothing reaches nothing. The documentation ranges of RFC 5737 are not
+blocked: some networks route them. Must never change the host: the spawner loads the rules.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ipaddress
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 from cloche.core.errors import EnvironmentUnusable, InvalidInput
 from cloche.sandbox.allow import NAME_PORTS, Entry, parse_entries
@@ -21,6 +22,7 @@ from cloche.sandbox.settings import Settings
 DEFAULT_POOL = "10.210.0.0/16"
 _GATEWAYS = 254
 _LOG_GROUPS = 65_000
+_RULES = Path(__file__).with_name("rules.nft")
 _IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 BLOCKED = (
@@ -107,117 +109,20 @@ def rules(addresses: Plan) -> str:
     """Return the rules for ``nft -f``. Loaded again they change the rules and keep what is in the sets.
 
     A packet must come in by the link that its source address is routed to (``fib``), so no sandbox can borrow
-    another's address. A connection goes on while it has the mark of the policy that its sandbox has now; one of an
-    earlier policy is judged again, in both directions, and cut when it would not be opened today. Marks of
-    packets are ours only between these rules: they arrive without one and leave without one.
+    another's address. A connection goes on while it has the mark of the policy that its sandbox has now; one
+    of an earlier policy is judged again, in both directions, and cut when it would not be opened today. Marks
+    of packets are ours only between these rules: they leave without one.
     """
-    table, links = addresses.table, addresses.links
-    chains = ("allow", "deny", "private", "judge_out", "judge_back", "between", "from_sandbox", "to_sandbox")
-    flushed = "\n".join(f"flush chain inet {table} {name}" for name in (*chains, "to_host", "host", "pass", "leave"))
-    empty = "\n".join(f"  chain {name} {{ }}" for name in (*chains, "to_host"))
-    return f"""\
-table inet {table} {{
-  set blocked {{ type ipv4_addr; flags interval; }}
-  set exceptions {{ type ipv4_addr . inet_service; flags interval; }}
-  map generation {{ type iface_index : mark; }}
-  set current {{ type iface_index . mark; }}
-  set open {{ type mark; }}
-  set hosts {{ type mark . ipv4_addr; flags timeout; }}
-  set ports {{ type mark . ipv4_addr . inet_service; flags timeout; }}
-  set nets {{ type mark . ipv4_addr . inet_service; flags interval; }}
-  map unit {{ type iface_index : mark; }}
-  set members {{ type iface_index . mark; }}
-  set told {{ type iface_index; size 65535; flags dynamic,timeout; timeout 60s; }}
-{empty}
-  chain host {{ type filter hook input priority -10; policy accept; }}
-  chain pass {{ type filter hook forward priority -10; policy accept; }}
-  chain leave {{ type nat hook postrouting priority 100; policy accept; }}
-}}
-{flushed}
-flush set inet {table} blocked
-flush set inet {table} exceptions
-table inet {table} {{
-  set blocked {{ type ipv4_addr; flags interval; elements = {{ {", ".join(BLOCKED)} }}
-  }}
-  set exceptions {{ type ipv4_addr . inet_service; flags interval; {_exceptions(addresses)}
-  }}
-  chain allow {{
-    ct mark set meta mark
-    meta mark set 0
-    accept
-  }}
-  chain deny {{
-    update @told {{ iif limit rate 10/second burst 50 packets }} log group {addresses.log_group} snaplen 64
-    ct state established,related meta l4proto tcp reject with tcp reset
-    reject with icmpx admin-prohibited
-  }}
-  chain private {{
-    meta l4proto {{ tcp, udp }} ip daddr . th dport @exceptions return
-    goto deny
-  }}
-  chain judge_out {{
-    meta mark @open goto allow
-    meta l4proto != {{ tcp, udp }} return
-    meta mark . ip daddr . th dport @ports goto allow
-    meta mark . ip daddr . th dport @nets goto allow
-    th dport {{ {", ".join(map(str, NAME_PORTS))} }} return
-    meta mark . ip daddr @hosts goto allow
-  }}
-  chain judge_back {{
-    meta mark @open goto allow
-    meta l4proto != {{ tcp, udp }} return
-    meta mark . ip saddr . th sport @ports goto allow
-    meta mark . ip saddr . th sport @nets goto allow
-    th sport {{ {", ".join(map(str, NAME_PORTS))} }} return
-    meta mark . ip saddr @hosts goto allow
-  }}
-  chain between {{
-    meta mark set iif map @unit
-    oif . meta mark @members meta mark set 0 accept
-    goto deny
-  }}
-  chain from_sandbox {{
-    meta nfproto != ipv4 drop
-    fib saddr . iif oif missing drop
-    ip saddr != {addresses.pool} drop
-    meta mark set 0
-    oifname "{links}*" goto between
-    ct state invalid,untracked drop
-    ip daddr @blocked jump private
-    tcp flags syn tcp option maxseg size set rt mtu
-    meta mark set iif map @generation
-    ct state established,related iif . ct mark @current meta mark set 0 accept
-    jump judge_out
-    goto deny
-  }}
-  chain to_sandbox {{
-    ct state != {{ established, related }} drop
-    meta mark set 0
-    oif . ct mark @current accept
-    meta mark set oif map @generation
-    jump judge_back
-    meta l4proto tcp reject with tcp reset
-    drop
-  }}
-  chain to_host {{
-    meta nfproto != ipv4 drop
-    fib saddr . iif oif missing drop
-    ip daddr {addresses.gateway} udp dport 53 accept
-    ip daddr {addresses.gateway} tcp dport 53 accept
-    goto deny
-  }}
-  chain host {{
-    iifname "{links}*" jump to_host
-  }}
-  chain pass {{
-    iifname "{links}*" jump from_sandbox
-    oifname "{links}*" jump to_sandbox
-  }}
-  chain leave {{
-    ip saddr {addresses.pool} oifname != "{links}*" masquerade
-  }}
-}}
-"""
+    return Template(_RULES.read_text()).substitute(
+        table=addresses.table,
+        links=addresses.links,
+        pool=addresses.pool,
+        gateway=addresses.gateway,
+        log_group=addresses.log_group,
+        blocked=", ".join(BLOCKED),
+        exceptions=_exceptions(addresses),
+        name_ports=", ".join(map(str, NAME_PORTS)),
+    )
 
 
 def rules_file(settings: Settings) -> Path:
@@ -252,9 +157,11 @@ def resolver_arguments(settings: Settings) -> list[str]:
         f"--table={addresses.table}",
         f"--log-group={addresses.log_group}",
         *(
-            f"--private={each.network}:{each.ports[0]}-{each.ports[1]}"
-            for each in addresses.exceptions
+            f"--upstream={server}"
+            for server in os.environ.get("CLOCHE_NAME_SERVERS", "").split(",")
+            if server
         ),
+        *(f"--private={each.network}:{each.ports[0]}-{each.ports[1]}" for each in addresses.exceptions),
     ]
 
 

@@ -82,11 +82,19 @@ def hosts(hostname: str) -> str:
     )
 
 
+def has_link(spec: SandboxSpec) -> bool:
+    """Whether a sandbox is made with a link; one without gets it when its policy is changed."""
+    return spec.network.mode is not NetworkMode.NONE or spec.unit is not None
+
+
+def name_server(gateway: str) -> str:
+    """Return ``/etc/resolv.conf`` of a sandbox with a link."""
+    return f"nameserver {gateway}\noptions timeout:3 attempts:3\n"
+
+
 def resolv_conf(spec: SandboxSpec, gateway: str) -> str:
     """Return ``/etc/resolv.conf``."""
-    if spec.network.mode is NetworkMode.PUBLIC:
-        return f"nameserver {gateway}\noptions timeout:3 attempts:3\n"
-    return "# this sandbox has no network\n"
+    return name_server(gateway) if has_link(spec) else "# this sandbox has no network\n"
 
 
 def _layers(image: PreparedImage, state_dir: Path) -> list[tuple[int, Value]]:
@@ -128,7 +136,7 @@ def create_fields(
         (Tag.HOSTS, hosts(hostname)),
         (Tag.RESOLV, resolv_conf(spec, gateway)),
         *_limits(spec),
-        (Tag.NETWORK, int(spec.network.mode is NetworkMode.PUBLIC)),
+        (Tag.NETWORK, int(has_link(spec))),
         (Tag.SHM, SHARED_MEMORY_BYTES),
         *volume_fields(spec, settings),
         *((Tag.ARG, argument) for argument in guest_arguments(spec, image.config)),

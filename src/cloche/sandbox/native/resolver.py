@@ -1,14 +1,14 @@
-"""The gateway of networks: one process per installation. It answers names at the gateway's address, and it keeps
-the sandboxes' policies (``net.warden``), so that an address is open before its name is answered.
+"""The gateway of networks: one process per installation, which answers names and keeps policies.
 
-``python -m cloche.sandbox.native.resolver --listen ADDRESS --log FILE --links PREFIX --lock FILE --sandboxes DIR
---table NAME --log-group N [--private CIDR:FIRST-LAST]…``
+``python -m cloche.sandbox.native.resolver --listen ADDRESS --log FILE --links PREFIX --lock FILE
+--sandboxes DIR --table NAME --log-group N [--private CIDR:FIRST-LAST]… [--upstream ADDRESS[:PORT]]…``
 
-Answers the names that the asking sandbox's policy has, and those of its unit; refuses others. Forwards questions to the host's own name servers (``/etc/resolv.conf``), answers none that point into
-blocked ranges (an attacker's name must not lead to the host or a private network), and keeps a line per
-name in a log. There is no IPv6 way out of a sandbox, so AAAA questions get an empty answer. Started and
-ended by the spawner; should that have died it goes by itself once no sandbox has a link any more. Must
-never resolve from anything but the upstream servers.
+It answers the names that the asking sandbox's policy has, and those of its unit; the addresses of a listed
+name are open (``net.warden``) before the answer is sent. Others are refused. Questions go to the host's own
+name servers (``/etc/resolv.conf``); no answer points into blocked ranges (an attacker's name must not lead to
+the host or a private network); a line per name is kept in a log. There is no IPv6 way out of a sandbox, so
+AAAA questions get an empty answer. Started and ended by the spawner; should that have died it goes by itself
+once no sandbox has a link any more. Must never resolve from anything but the upstream servers.
 """
 
 from __future__ import annotations
@@ -117,7 +117,6 @@ class Resolver:
     log: NameLog
     warden: Warden
     excepted: tuple[ipaddress.IPv4Network, ...] = ()
-    upstream_port: int = 53
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_UNDER_WAY_MAX))
 
     async def answer(self, wire: bytes, client: str) -> bytes | None:
@@ -172,7 +171,9 @@ class Resolver:
                 member.remember(address, name)
             return True
         try:
-            life_s = self.warden.learn(member, name, found, min((rrset.ttl for rrset in answer.answer), default=0))
+            life_s = self.warden.learn(
+                member, name, found, min((rrset.ttl for rrset in answer.answer), default=0)
+            )
         except OSError:
             return False
         for rrset in answer.answer:
@@ -192,12 +193,13 @@ class Resolver:
 
     async def _ask(self, query: dns.message.Message) -> dns.message.Message | None:
         for server in self.upstream:
+            address, _, port = server.partition(":") if server.count(":") == 1 else (server, "", "")
             try:
                 answer, _ = await dns.asyncquery.udp_with_fallback(
                     query,
-                    server,
+                    address,
                     timeout=_UPSTREAM_TIMEOUT_S,
-                    port=self.upstream_port,
+                    port=int(port or 53),
                     ignore_unexpected=True,
                 )
             except (dns.exception.DNSException, OSError):
@@ -207,9 +209,7 @@ class Resolver:
 
 
 def _addresses(answer: dns.message.Message) -> list[str]:
-    return [
-        record.address for rrset in answer.answer if rrset.rdtype == dns.rdatatype.A for record in rrset
-    ]
+    return [record.address for rrset in answer.answer if rrset.rdtype == dns.rdatatype.A for record in rrset]
 
 
 def _error(query: dns.message.Message, code: dns.rcode.Rcode) -> dns.message.Message:
@@ -316,7 +316,7 @@ async def serve(options: argparse.Namespace) -> None:
     warden = Warden(table, options.sandboxes, options.links)
     warden.adopt()
     excepted = tuple(each.network for each in network.allow_private(" ".join(options.private)))
-    resolver = Resolver(upstream_servers(), NameLog(options.log), warden, excepted)
+    resolver = Resolver(options.upstream or upstream_servers(), NameLog(options.log), warden, excepted)
     refusals = RefusalLog(options.log_group)
     loop.add_reader(refusals, _note_refusals, refusals, warden)
     transport, _ = await loop.create_datagram_endpoint(
@@ -357,6 +357,7 @@ def main() -> None:
     parser.add_argument("--table", required=True)
     parser.add_argument("--log-group", type=int, required=True)
     parser.add_argument("--private", action="append", default=[])
+    parser.add_argument("--upstream", action="append", default=[])
     asyncio.run(serve(parser.parse_args()))
 
 

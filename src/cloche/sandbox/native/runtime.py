@@ -10,17 +10,18 @@ from collections.abc import Awaitable, Callable
 
 from cloche.core.errors import ClocheError, InfraError, InvalidInput
 from cloche.sandbox import leaks
-from cloche.sandbox.driver import Capability, Leftover
+from cloche.sandbox.driver import Capability, Denial, Leftover
 from cloche.sandbox.drivers.runtime import Made
 from cloche.sandbox.guest.frames import Fields
 from cloche.sandbox.native import network
 from cloche.sandbox.native.cgroups import Cgroups
 from cloche.sandbox.native.finish import finish
+from cloche.sandbox.native.policies import Policies
 from cloche.sandbox.native.request import create_fields
 from cloche.sandbox.native.spawner import Spawner
 from cloche.sandbox.native.wire import Request, Tag
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import NetworkMode, PreparedImage, SandboxSpec
+from cloche.sandbox.spec import NetworkPolicy, PreparedImage, SandboxSpec
 
 _DELETE_TRIES = 3
 
@@ -34,6 +35,7 @@ class NativeRuntime:
         self._settings = settings
         self._spawner = Spawner(settings)
         self._cgroups = Cgroups(settings)
+        self._policies = Policies(settings, self._spawner)
         self._gateway = str(network.plan(settings).gateway)
 
     def capabilities(self) -> frozenset[Capability]:
@@ -41,6 +43,9 @@ class NativeRuntime:
         return frozenset(
             {
                 Capability.PUBLIC,
+                Capability.ALLOWLIST,
+                Capability.NETWORK_SWITCH,
+                Capability.UNIT,
                 Capability.MEMORY_LIMIT,
                 Capability.CPU_LIMIT,
                 Capability.PIDS_LIMIT,
@@ -52,16 +57,24 @@ class NativeRuntime:
 
     async def create(self, spec: SandboxSpec, image: PreparedImage, record: bytes) -> Made:
         """See :meth:`cloche.sandbox.drivers.runtime.Runtime.create`."""
-        if spec.network.mode is NetworkMode.PUBLIC:
-            network.check_public()
+        await asyncio.to_thread(self._policies.check, spec)
         fields = create_fields(spec, image, record, self._settings, self._gateway)
-        asking = asyncio.ensure_future(self._ask_create(fields))
+        asking = asyncio.ensure_future(self._make(spec, fields))
         try:
             await asyncio.shield(asking)
         except asyncio.CancelledError:
             await finish(self._undo(asking, spec.id))
             raise
         return self.find(spec.id)
+
+    async def _make(self, spec: SandboxSpec, fields: list[tuple[int, int | str | bytes]]) -> Fields:
+        answer = await self._ask_create(fields)
+        try:
+            await self._policies.begin(spec)
+        except BaseException:
+            await finish(self.delete(spec.id))
+            raise
+        return answer
 
     async def _ask_create(self, fields: list[tuple[int, int | str | bytes]]) -> Fields:
         try:
@@ -132,6 +145,18 @@ class NativeRuntime:
     async def resume(self, sandbox_id: str) -> None:
         """See :meth:`cloche.sandbox.drivers.runtime.Runtime.resume`."""
         await self._spawner.ask(Request.RESUME, [(Tag.ID, sandbox_id)])
+
+    async def set_network(self, sandbox_id: str, policy: NetworkPolicy) -> NetworkPolicy:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.set_network`."""
+        return await self._policies.change(sandbox_id, policy)
+
+    async def network(self, sandbox_id: str) -> NetworkPolicy:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.network`."""
+        return await self._policies.held(sandbox_id)
+
+    async def denials(self, sandbox_id: str) -> list[Denial]:
+        """See :meth:`cloche.sandbox.drivers.runtime.Runtime.denials`."""
+        return await self._policies.denials(sandbox_id)
 
     def _trace(self, sandbox_id: str) -> bool:
         folders = (self._settings.sandboxes_dir, self._settings.uppers_dir)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import dns.flags
@@ -13,7 +14,11 @@ import dns.rcode
 import dns.rrset
 import pytest
 
+from cloche.sandbox.allow import parse_entries
+from cloche.sandbox.native.net.members import Member
+from cloche.sandbox.native.net.warden import Warden
 from cloche.sandbox.native.resolver import NameLog, Resolver, has_links, is_blocked, without_blocked
+from cloche.sandbox.spec import NetworkMode, NetworkPolicy
 
 ZONE = {
     "good.example.": ["203.0.113.7"],
@@ -29,13 +34,31 @@ class Upstream(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr) -> None:
         query = dns.message.from_wire(data)
         response = dns.message.make_response(query)
-        name = query.question[0].name.to_text()
+        name = query.question[0].name.to_text().lower()
         if name in ZONE:
             response.answer.append(dns.rrset.from_text(name, 60, "IN", "A", *ZONE[name]))
         elif name != "silent.example.":
             response.set_rcode(dns.rcode.NXDOMAIN)
         if name != "silent.example.":
             self.transport.sendto(response.to_wire(), addr)
+
+
+PUBLIC = NetworkPolicy(mode=NetworkMode.PUBLIC)
+
+
+class OneSandbox(Warden):
+    """A warden that knows one sandbox, and opens nothing."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self.member = Member("one", "10.210.1.1", 1, policy, parse_entries(policy.allow))
+        self.opened: list[tuple[str, list[str], int]] = []
+
+    def by_address(self, address: str) -> Member | None:
+        return self.member if address == self.member.address else None
+
+    def learn(self, member: Member, name: str, found: Iterable[str], life_s: int) -> int:
+        self.opened.append((name, sorted(found), life_s))
+        return life_s
 
 
 @pytest.fixture
@@ -45,7 +68,7 @@ async def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     transport, _ = await loop.create_datagram_endpoint(Upstream, local_addr=("127.0.0.1", 0))
     log = NameLog(tmp_path / "names.jsonl")
     port = transport.get_extra_info("sockname")[1]
-    yield Resolver(["127.0.0.1"], log, upstream_port=port)
+    yield Resolver([f"127.0.0.1:{port}"], log, OneSandbox(PUBLIC))
     transport.close()
     log.close()
 
@@ -133,3 +156,51 @@ def test_links_are_known_by_their_prefix(tmp_path: Path) -> None:
     (tmp_path / "clabcdx1").touch()
     assert has_links("clabcdx", tmp_path)
     assert not has_links("clffffx", tmp_path)
+
+
+def listed(resolver: Resolver, *allow: str) -> OneSandbox:
+    resolver.warden = OneSandbox(NetworkPolicy(mode=NetworkMode.ALLOWLIST, allow=allow))
+    return resolver.warden
+
+
+async def test_listed_names_are_opened_before_they_are_answered_and_others_refused(
+    resolver: Resolver,
+) -> None:
+    sandbox = listed(resolver, "good.example:80")
+    assert addresses(await ask(resolver, "GOOD.example")) == ["203.0.113.7"]
+    assert sandbox.opened == [("good.example", ["203.0.113.7"], 60)]
+    assert (await ask(resolver, "mixed.example")).rcode() == dns.rcode.REFUSED
+    assert [(denial.name, denial.protocol) for denial in sandbox.member.denials] == [("mixed.example", "dns")]
+
+
+async def test_of_a_listed_name_only_addresses_are_told(resolver: Resolver) -> None:
+    listed(resolver, "good.example")
+    for kind in ("TXT", "HTTPS", "AAAA"):
+        response = await ask(resolver, "good.example", kind)
+        assert (response.rcode(), response.answer) == (dns.rcode.NOERROR, [])
+
+
+async def test_what_cannot_be_opened_is_not_answered(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = listed(resolver, "good.example")
+
+    def refuse(*_: object) -> int:
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(sandbox, "learn", refuse)
+    assert (await ask(resolver, "good.example")).rcode() == dns.rcode.SERVFAIL
+
+
+async def test_an_exception_of_the_operator_may_be_named(resolver: Resolver) -> None:
+    sandbox = listed(resolver, "mixed.example")
+    resolver.excepted = (ipaddress.IPv4Network("10.0.0.0/24"),)
+    assert sorted(addresses(await ask(resolver, "mixed.example"))) == ["10.0.0.1", "198.51.100.1"]
+    assert sandbox.opened == [("mixed.example", ["10.0.0.1", "198.51.100.1"], 60)]
+
+
+async def test_who_has_no_policy_is_told_nothing(resolver: Resolver) -> None:
+    resolver.warden = OneSandbox(NetworkPolicy())
+    assert (await ask(resolver, "good.example")).rcode() == dns.rcode.REFUSED
+    resolver.warden.member.address = "10.210.9.9"
+    assert (await ask(resolver, "good.example")).rcode() == dns.rcode.REFUSED

@@ -23,7 +23,7 @@ _KINDS: dict[str, type[ClocheError]] = {"user/not_found": NotFound, "user/invali
 async def set_policy(
     run_dir: Path, sandbox_id: str, policy: NetworkPolicy, entries: Sequence[str], unit: Unit | None
 ) -> NetworkPolicy:
-    """Give a sandbox a policy; return what the kernel holds. ``entries``: the list with presets spelled out."""
+    """Give a sandbox a policy; return what the kernel holds. ``entries``: its list, presets spelled out."""
     said = await _ask(
         run_dir,
         {
@@ -72,7 +72,9 @@ async def _connect(run_dir: Path) -> tuple[asyncio.StreamReader, asyncio.StreamW
     while True:
         folder = os.open(run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET}", limit=LINE_BYTES_MAX)
+            return await asyncio.open_unix_connection(
+                f"/proc/self/fd/{folder}/{SOCKET}", limit=LINE_BYTES_MAX
+            )
         except (FileNotFoundError, ConnectionRefusedError):
             await asyncio.sleep(_RETRY_S)
         finally:

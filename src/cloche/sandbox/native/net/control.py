@@ -1,6 +1,7 @@
 """The gateway's socket (``network.sock`` in the run folder): policies set and read by the processes of root.
 
-One JSON object a line each way. The folder lets nobody else in. Must never answer before the kernel was asked.
+One JSON object a line each way. The folder lets nobody else in. Must never answer before the kernel was
+asked.
 """
 
 from __future__ import annotations
@@ -48,9 +49,7 @@ def _denials(warden: Warden, request: dict[str, Any]) -> dict[str, Any]:
     return {"denials": [asdict(denial) for denial in warden.by_id(request["id"]).denials]}
 
 
-async def serve_client(
-    warden: Warden, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
+async def serve_client(warden: Warden, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer the requests of one connection."""
     with contextlib.suppress(ConnectionError):
         while line := await reader.readline():

@@ -1,13 +1,12 @@
 """The sandboxes with a link as the gateway's process knows them, and what is on disk of that.
 
-``network.json`` in a sandbox's run folder is what it was last asked to be; it goes with the folder. Must never
-say that something holds: the kernel says that.
+``network.json`` in a sandbox's run folder is what it was last asked to be; it goes with the folder. Must
+never say that something holds: the kernel says that.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
 from collections import OrderedDict, deque
@@ -58,9 +57,7 @@ class Member:
     def refused(self, *, name: str = "", address: str = "", port: int = 0, protocol: str = "") -> None:
         """Note a denial."""
         known = name or self.names.get(address, "")
-        self.denials.append(
-            Denial(at=time.time(), name=known, address=address, port=port, protocol=protocol)
-        )
+        self.denials.append(Denial(at=time.time(), name=known, address=address, port=port, protocol=protocol))
 
     def dump(self) -> bytes:
         """Return what ``network.json`` holds."""
@@ -125,7 +122,7 @@ def save(folder: Path, member: Member) -> None:
     """Write the member down. Raises OSError; the sandbox's folder must be there."""
     new = folder / f"{_FILE}.new"
     new.write_bytes(member.dump())
-    os.replace(new, folder / _FILE)
+    new.replace(folder / _FILE)
 
 
 def load(folder: Path) -> Member | None:

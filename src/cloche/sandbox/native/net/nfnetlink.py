@@ -1,7 +1,7 @@
 """Elements of nft sets by netlink: added and removed in transactions, read back one by one.
 
-Numbers and shapes are the kernel's (``linux/netfilter/nf_tables.h``, ``nfnetlink.h``). A transaction holds whole
-or not at all. Must never wait: the kernel answers before a send returns.
+Numbers and shapes are the kernel's (``linux/netfilter/nf_tables.h``, ``nfnetlink.h``). A transaction holds
+whole or not at all. Must never wait: the kernel answers before a send returns.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def _element(element: Element, *, whole: bool) -> bytes:
     return attribute(1 | _NESTED, parts)
 
 
-def message(kind: int, flags: int, number: int, body: bytes, *, family: int = _INET, resource: int = 0) -> bytes:
+def message(
+    kind: int, flags: int, number: int, body: bytes, *, family: int = _INET, resource: int = 0
+) -> bytes:
     """Return one message with the header that all parts of netfilter share."""
     payload = struct.pack("!BBH", family, 0, resource) + body
     return struct.pack("=IHHII", 16 + len(payload), kind, _REQUEST | flags, number, 0) + payload
@@ -107,7 +109,9 @@ def _read_element(data: bytes) -> Element:
         return dict(attributes(parts.get(kind, b""))).get(1, b"")
 
     timeout = parts.get(_TIMEOUT)
-    return Element(value(_KEY), value(_KEY_END), value(_DATA), struct.unpack("!Q", timeout)[0] if timeout else 0)
+    return Element(
+        value(_KEY), value(_KEY_END), value(_DATA), struct.unpack("!Q", timeout)[0] if timeout else 0
+    )
 
 
 class Table:
@@ -136,7 +140,9 @@ class Table:
             kind = _DELETE if change.remove else _NEW
             flags = ACK | (0 if change.remove else _CREATE) | (_EXCLUSIVE if change.exclusive else 0)
             for at in range(0, len(change.elements), _PER_MESSAGE):
-                body = self._body(change.set, change.elements[at : at + _PER_MESSAGE], whole=not change.remove)
+                body = self._body(
+                    change.set, change.elements[at : at + _PER_MESSAGE], whole=not change.remove
+                )
                 wire.append(message(_NFTABLES << 8 | kind, flags, self._number, body))
         expected = len(wire) - 1
         wire.append(message(_END, 0, self._number, b"", family=0, resource=_NFTABLES))
@@ -169,7 +175,9 @@ class Table:
         """Return all elements of a set."""
         self._number += 1
         self._drain()
-        self._socket.send(message(_NFTABLES << 8 | _GET, _DUMP, self._number, self._body(name, [], whole=False)))
+        self._socket.send(
+            message(_NFTABLES << 8 | _GET, _DUMP, self._number, self._body(name, [], whole=False))
+        )
         found: list[Element] = []
         while True:
             for kind, payload in messages(self._socket.recv(_RECEIVE_BYTES)):

@@ -42,7 +42,7 @@ def spelled_out(
         found = packages(root, os.environ if environ is None else environ)
         if not found:
             raise InvalidInput(
-                "the network preset `packages` is empty: no server is set for apt, pip or npm on this machine",
+                "the network preset `packages` is empty: this machine sets no server for apt, pip or npm",
                 hint="name the hosts in the allow list",
             )
         entries += found
@@ -73,7 +73,9 @@ def _apt(root: Path) -> Iterator[str]:
         yield from _APT_URL.findall("\n".join(lines))
     for path in [folder / "apt.conf", *_files(folder / "apt.conf.d", ("",))]:
         lines = [line for line in _text(path).splitlines() if "proxy" in line.lower()]
-        yield from _APT_URL.findall("\n".join(line for line in lines if not line.lstrip().startswith(("#", "//"))))
+        yield from _APT_URL.findall(
+            "\n".join(line for line in lines if not line.lstrip().startswith(("#", "//")))
+        )
 
 
 def _pip(root: Path, home: Path, environ: Mapping[str, str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Packets that the rules refused, as the kernel tells them (nflog): who sent them, and whereto.
 
-The kernel sends a few per sandbox and second and loses the rest. Must never trust what a packet says beyond its
-header, which the workload wrote.
+The kernel sends a few per sandbox and second and loses the rest. Must never trust what a packet says beyond
+its header, which the workload wrote.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ class Refusal:
 
 
 class RefusalLog:
-    """The packets of one group. Raises OSError when another process listens to it, or the kernel has no log."""
+    """The packets of one group. Raises OSError where another process listens, or the kernel has no log."""
 
     def __init__(self, group: int) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, nfnetlink.NETFILTER)
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, nfnetlink.NETFILTER
+        )
         self._socket.bind((0, 0))
         self._group = group
         self._configure(_COMMAND, bytes([_BIND]))
@@ -59,7 +61,9 @@ class RefusalLog:
 
     def _configure(self, kind: int, value: bytes) -> None:
         body = nfnetlink.attribute(kind, value)
-        self._socket.send(nfnetlink.message(_LOG << 8 | _CONFIG, nfnetlink.ACK, 1, body, family=0, resource=self._group))
+        self._socket.send(
+            nfnetlink.message(_LOG << 8 | _CONFIG, nfnetlink.ACK, 1, body, family=0, resource=self._group)
+        )
         for answer, payload in nfnetlink.messages(self._socket.recv(_RECEIVE_BYTES)):
             number = -struct.unpack_from("=i", payload)[0] if answer == nfnetlink.ERROR else 0
             if number:

@@ -83,8 +83,9 @@ def disjoint_intervals(entries: Iterable[Entry]) -> list[tuple[ipaddress.IPv4Net
 
 
 def _interval(generation: int, network: ipaddress.IPv4Network, low: int, high: int) -> Element:
-    first = number(generation) + network.network_address.packed + _port(low)
-    return Element(first, number(generation) + network.broadcast_address.packed + _port(high))
+    mark = struct.pack("!I", generation)  # in sets of intervals nft has every part in network order
+    first = mark + network.network_address.packed + _port(low)
+    return Element(first, mark + network.broadcast_address.packed + _port(high))
 
 
 def _ipv4(entry: Entry) -> ipaddress.IPv4Network:

@@ -64,7 +64,7 @@ class Warden:
         return None
 
     def adopt(self) -> None:
-        """Take over what a process before this one was asked for; what the kernel does not hold is made anew."""
+        """Take over what a process before this one was asked for; what the kernel lacks is made anew."""
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
             found = members.load(folder)
             if found is None or found.link not in members.links(self._prefix):
@@ -80,12 +80,12 @@ class Warden:
     ) -> NetworkPolicy:
         """Give a sandbox a policy and return it once the kernel holds it.
 
-        ``allow`` is the policy's list with its presets spelled out. Raises InvalidInput and NotFound with nothing
-        changed, InfraError with the sandbox closed.
+        ``allow`` is the policy's list with its presets spelled out. Raises InvalidInput and NotFound with
+        nothing changed, InfraError with the sandbox closed.
         """
         entries = parse_entries(allow) if policy.mode is NetworkMode.ALLOWLIST else ()
         before = self._members.get(sandbox_id)
-        made = self._member(sandbox_id, policy, entries, unit or (before and before.unit))
+        made = self._member(sandbox_id, policy, entries, unit or (before.unit if before else None))
         made.fixed = self._fixed(made)
         if before is not None and before.link == made.link:
             made.names, made.denials = before.names, before.denials
@@ -147,7 +147,7 @@ class Warden:
         except OSError as error:
             self._close(member)
             raise InfraError(
-                f"the network policy of {member.id} could not be set, so it has no network now: {error.strerror}",
+                f"the network policy of {member.id} could not be set, so it has none: {error.strerror}",
                 code="infra/network_policy",
             ) from error
 
@@ -174,7 +174,7 @@ class Warden:
             members.save(self._folder / member.id, member)
 
     def verified(self, sandbox_id: str) -> NetworkPolicy:
-        """Return the policy of a sandbox as the kernel holds it. Raises NotFound, or InfraError if it does not."""
+        """Return the policy of a sandbox as the kernel holds it. Raises NotFound, or InfraError."""
         member = self.by_id(sandbox_id)
         if member.generation and not self._holds(member):
             self._close(member)
@@ -213,7 +213,7 @@ class Warden:
         raise OSError(errno.EIO, "an address could not be opened")
 
     def sweep(self) -> None:
-        """Forget sandboxes whose link is gone, and what the kernel still has of links that are."""
+        """Forget sandboxes whose link is gone, and what the kernel still has of such links."""
         there = members.links(self._prefix)
         for member in [member for member in self._members.values() if member.link not in there]:
             self._forget(member)
@@ -249,7 +249,7 @@ def _link_of(element: Element) -> int:
 
 
 def _take_down(index: int) -> None:
-    """Take a link down without netlink: the last thing that can still be done. Raises OSError if it cannot."""
+    """Take a link down without netlink, the last thing that can still be done. Raises OSError."""
     name = socket.if_indextoname(index).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         request = struct.pack("16sH22x", name, 0)
