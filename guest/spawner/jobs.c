@@ -191,13 +191,13 @@ static void pause_resume(struct buffer *out, const struct frame *frame)
     frame_end(out, frame_begin(out, A_REPLY, frame->id));
 }
 
-static int attach(const char *id, const struct field *resolv, uint32_t *address, struct failure *f)
+static int attach(const char *id, uint32_t *address, struct failure *f)
 {
     struct sandbox *s = id != NULL && id_valid(id) ? table_take(id) : NULL;
     if (s == NULL)
         return fail_with(f, "no_sandbox", ENOENT, "there is no live sandbox of that name");
     server_unwatch(s); /* an end that shows meanwhile shows again when it is watched again */
-    int result = network_attach(s, resolv, f);
+    int result = network_attach(s, f);
     *address = s->address;
     server_watch(s);
     table_running(s);
@@ -207,16 +207,11 @@ static int attach(const char *id, const struct field *resolv, uint32_t *address,
 static void attach_network(struct buffer *out, const struct frame *frame)
 {
     struct fields fields = fields_of(frame);
-    struct field field, resolv = {0};
+    struct field field;
     struct failure f;
-    char *id = NULL;
     uint32_t address = 0;
-    while (fields_next(&fields, &field))
-        if (field.tag == W_RESOLV)
-            resolv = field;
-        else if (field.tag == W_ID && id == NULL)
-            id = field_text(&field);
-    int result = attach(id, &resolv, &address, &f);
+    char *id = fields_next(&fields, &field) && field.tag == W_ID ? field_text(&field) : NULL;
+    int result = attach(id, &address, &f);
     free(id);
     if (result != 0) {
         put_error(out, frame->id, &f);

@@ -262,22 +262,8 @@ int network_make(struct sandbox *s, struct failure *f)
     return fail_with(f, "network", EADDRNOTAVAIL, "no address of the pool is free");
 }
 
-static int write_resolv(const char *id, const struct field *resolv)
-{
-    char path[ID_BYTES + 16];
-    if (resolv->bytes == 0)
-        return 0;
-    snprintf(path, sizeof path, "%s/resolv.conf", id);
-    int fd = openat(uppers_fd, path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    ssize_t n = write(fd, resolv->value, resolv->bytes);
-    close(fd);
-    return n == (ssize_t)resolv->bytes ? 0 : -1;
-}
-
 /* Twice is no error. The file `native` says that there is a link before there is one, so that it is looked for. */
-int network_attach(struct sandbox *s, const struct field *resolv, struct failure *f)
+int network_attach(struct sandbox *s, struct failure *f)
 {
     char name[16];
     link_name(name, sizeof name, s->slot);
@@ -287,7 +273,7 @@ int network_attach(struct sandbox *s, const struct field *resolv, struct failure
     s->address = 0;
     int folder = openat(sandboxes_fd, s->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     int result = network_start(f);
-    if (result == 0 && (folder < 0 || write_native(folder, s, f) != 0 || write_resolv(s->id, resolv) != 0))
+    if (result == 0 && (folder < 0 || write_native(folder, s, f) != 0))
         result = fail(f, "write down the sandbox's network");
     if (result == 0)
         result = network_make(s, f);

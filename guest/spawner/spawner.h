@@ -225,7 +225,7 @@ int address_add(const char *link, uint32_t address);
 int route_add(const char *link, uint32_t to, unsigned bits, uint32_t via);
 int network_start(struct failure *f);
 int network_make(struct sandbox *s, struct failure *f);
-int network_attach(struct sandbox *s, const struct field *resolv, struct failure *f);
+int network_attach(struct sandbox *s, struct failure *f);
 void network_remove(const struct sandbox *s);
 void network_tick(void);
 void network_stop(void);

@@ -171,6 +171,10 @@ class ServiceDriver:
         now = await self._backend.set_network(sandbox_id, network_of(policy))
         return policy_of(now)
 
+    async def network(self, sandbox_id: str) -> NetworkPolicy:
+        """Return the policy of a sandbox as the service tells it."""
+        return policy_of((await self._backend.get(sandbox_id)).network)
+
     async def denials(self, sandbox_id: str) -> builtins.list[Denial]:
         """See :meth:`cloche.sandbox.driver.Driver.denials`."""
         page = await self._backend.denials(sandbox_id)

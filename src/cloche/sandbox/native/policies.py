@@ -12,7 +12,7 @@ from cloche.sandbox.driver import Denial
 from cloche.sandbox.native import network
 from cloche.sandbox.native.net import client, presets, sets
 from cloche.sandbox.native.record import read_folder
-from cloche.sandbox.native.request import has_link, name_server
+from cloche.sandbox.native.request import has_link
 from cloche.sandbox.native.spawner import Spawner
 from cloche.sandbox.native.wire import Request, Tag
 from cloche.sandbox.settings import Settings
@@ -34,7 +34,6 @@ class Policies:
     def __init__(self, settings: Settings, spawner: Spawner) -> None:
         self._settings = settings
         self._spawner = spawner
-        self._gateway = str(network.plan(settings).gateway)
 
     @staticmethod
     def check(spec: SandboxSpec) -> None:
@@ -54,9 +53,7 @@ class Policies:
         if policy.mode is NetworkMode.NONE and not await asyncio.to_thread(self._linked, sandbox_id):
             return NetworkPolicy()
         network.check_public()
-        await self._spawner.ask(
-            Request.ATTACH, [(Tag.ID, sandbox_id), (Tag.RESOLV, name_server(self._gateway))]
-        )
+        await self._spawner.ask(Request.ATTACH, [(Tag.ID, sandbox_id)])
         return await self._set(sandbox_id, policy, None)
 
     async def _set(self, sandbox_id: str, policy: NetworkPolicy, unit: Unit | None) -> NetworkPolicy:

@@ -87,14 +87,9 @@ def has_link(spec: SandboxSpec) -> bool:
     return spec.network.mode is not NetworkMode.NONE or spec.unit is not None
 
 
-def name_server(gateway: str) -> str:
-    """Return ``/etc/resolv.conf`` of a sandbox with a link."""
+def resolv_conf(gateway: str) -> str:
+    """Return ``/etc/resolv.conf``: in every mode, for a sandbox may get its link later."""
     return f"nameserver {gateway}\noptions timeout:3 attempts:3\n"
-
-
-def resolv_conf(spec: SandboxSpec, gateway: str) -> str:
-    """Return ``/etc/resolv.conf``."""
-    return name_server(gateway) if has_link(spec) else "# this sandbox has no network\n"
 
 
 def _layers(image: PreparedImage, state_dir: Path) -> list[tuple[int, Value]]:
@@ -134,7 +129,7 @@ def create_fields(
         *_layers(image, settings.state_dir),
         (Tag.HOSTNAME, hostname),
         (Tag.HOSTS, hosts(hostname)),
-        (Tag.RESOLV, resolv_conf(spec, gateway)),
+        (Tag.RESOLV, resolv_conf(gateway)),
         *_limits(spec),
         (Tag.NETWORK, int(has_link(spec))),
         (Tag.SHM, SHARED_MEMORY_BYTES),

@@ -18,6 +18,7 @@ from cloche.sandbox.spec import (
     PreparedImage,
     Resources,
     SandboxSpec,
+    Unit,
 )
 
 PUBLIC = NetworkPolicy(mode=NetworkMode.PUBLIC)
@@ -85,8 +86,12 @@ def test_a_path_is_there_even_if_the_image_has_none() -> None:
 
 def test_name_files() -> None:
     assert "127.0.1.1\tme\n" in request.hosts("me")
-    assert request.resolv_conf(SandboxSpec(network=PUBLIC), "10.0.0.1").startswith("nameserver 10.0.0.1\n")
-    assert "nameserver" not in request.resolv_conf(SandboxSpec(), "10.0.0.1")
+    assert request.resolv_conf("10.0.0.1").startswith("nameserver 10.0.0.1\n")
+    assert [request.has_link(SandboxSpec(network=policy)) for policy in (NetworkPolicy(), PUBLIC)] == [
+        False,
+        True,
+    ]
+    assert request.has_link(SandboxSpec(unit=Unit(id="u", name="a", members=("a",))))
 
 
 @pytest.mark.parametrize(
