@@ -8,7 +8,7 @@ This package root must never import a sub-package before one of these names is a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # what type checkers take for true; importing typing would cost more than all the rest
 
 if TYPE_CHECKING:
     from cloche.client import AsyncSandbox, Sandbox

@@ -34,7 +34,7 @@ class SandboxPart(_Part):
     """``[sandbox]``: what ``cloche sandbox create`` takes where no flag says otherwise."""
 
     cpus: float | None = Field(default=None, gt=0)
-    memory: str | None = None
+    memory: int | str | None = None
     pids: int = Field(default=4096, ge=1)
     network: Literal["none", "allowlist", "public"] = "none"
     ttl_s: float | None = Field(default=3600.0, ge=0)
