@@ -174,6 +174,52 @@ def test_a_listing_shows_it_and_removing_ends_it(cli: Cli) -> None:
     assert cli("sandbox", "ls", "--orphans").stdout == b""
 
 
+def test_a_sandbox_is_paused_waited_for_and_looked_through(cli: Cli, sandbox: str) -> None:
+    cli("sandbox", "exec", sandbox, "--", "sh", "-c", "echo new > /etc/new; echo root > /etc/group")
+    shown = cli("sandbox", "diff", sandbox).stdout.splitlines()
+    assert {b"A /etc/new", b"M /etc/group"} <= set(shown)
+    kinds = {
+        json.loads(line)["kind"] for line in cli("sandbox", "diff", "--json", sandbox).stdout.splitlines()
+    }
+    assert {"added", "modified"} <= kinds
+    cli("sandbox", "pause", sandbox)
+    assert cli("sandbox", "wait", "--state", "paused", sandbox).stdout == b"paused\n"
+    cli("sandbox", "resume", sandbox)
+    done = cli("sandbox", "wait", "--timeout", "0.1", sandbox, check=124)
+    assert b"not there yet" in done.stderr
+    assert json.loads(cli("sandbox", "net", sandbox).stdout)["mode"] == "none"
+    assert b"for an allowlist" in cli("sandbox", "net", "--allow", "x.org", sandbox, "public", check=2).stderr
+    assert b"needs a service" in cli("sandbox", "url", sandbox, "80", check=2).stderr
+    assert b"no state" in cli("sandbox", "wait", "--state", "dancing", sandbox, check=2).stderr
+
+
+def test_a_configured_default_and_a_flag_over_it(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "cloche.toml").write_text('[sandbox]\nmemory = "48m"\npids = 77\n')
+    program = [sys.executable, "-m", "cloche", "sandbox", "create", "busybox:1", "--pids", "88", "--json"]
+    env = {**cli.env, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(program, env=env, cwd=tmp_path, capture_output=True, check=True)
+    made = json.loads(done.stdout)
+    cli("sandbox", "rm", made["id"])
+    assert (made["resources"]["memory_bytes"], made["resources"]["pids"]) == (48 << 20, 88)
+
+
+def test_contexts_are_kept_and_their_keys_never_shown(cli: Cli, tmp_path: Path) -> None:
+    env = {**cli.env, "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def context(*arguments: str, stdin: bytes = b"") -> bytes:
+        done = subprocess.run(cli.argv(*arguments), env=env, input=stdin, capture_output=True, check=True)
+        return done.stdout + done.stderr
+
+    said = context("context", "add", "team", "https://team.example", "--key-stdin", "--use", stdin=b"clk_1\n")
+    said += context("context", "ls") + context("context", "ls", "--json") + context("config", "show")
+    assert b"https://team.example" in said
+    assert b"clk_1" not in said
+    assert b"this machine" not in said
+    context("context", "use", "--none")
+    assert b"this machine" in context("config", "show")
+    assert context("context", "rm", "team") == b"team\n"
+
+
 def test_a_name_is_taken_only_once(cli: Cli, sandbox: str) -> None:
     done = cli("sandbox", "create", "busybox:1", "--name", sandbox, check=2)
     assert sandbox.encode() in done.stderr
