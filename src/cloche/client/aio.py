@@ -308,7 +308,7 @@ class AsyncSandbox:
         return self._view
 
     async def close(self) -> None:
-        """Let go of it: it lives on, without heartbeats from here."""
+        """Let go of it: it lives on, for as long as its lease says."""
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cloche import AsyncSandbox, Sandbox
+from cloche.api.models import State
 from cloche.client import request
+from cloche.client.embedded import open_embedded
 from cloche.client.pool import close
 from cloche.client.portal import portal
 from cloche.core.errors import InvalidInput, NotFound, PlanRefused
+from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import EndReason
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -120,3 +125,29 @@ def test_what_needs_a_service_is_refused_by_name() -> None:
     with Sandbox.create(IMAGE) as box, pytest.raises(PlanRefused, match="port needs a service"):
         box.port_url(80)
     portal().run(close)
+
+
+async def test_heartbeats_are_sent_by_themselves() -> None:
+    async with AsyncSandbox.create(IMAGE, heartbeat_s=0.5) as box:
+        assert (await box.run("sleep 2")).ok  # four times the limit
+
+
+@pytest.mark.fault("client-killed")
+async def test_a_sandbox_ends_after_its_client_was_killed(settings: Settings) -> None:
+    program = (
+        "from cloche import Sandbox\n"
+        f"print(Sandbox.create({IMAGE!r}, heartbeat_s=1.0).id, flush=True)\n"
+        "input()\n"
+    )
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert client.stdout is not None
+    sandbox_id = (await client.stdout.readline()).decode().strip()
+    client.kill()
+    await client.wait()
+    backend = open_embedded()
+    async with asyncio.timeout(60):
+        assert (await backend.wait(sandbox_id, {State.ENDED})).state is State.ENDED
+    await backend.delete_many([sandbox_id])
+    await backend.close()
