@@ -83,6 +83,7 @@ def _infra_rows() -> Iterator[FailureKind]:
             "a sandbox's network policy could not be set or seen, so it has no network",
             "SandboxUnavailableError",
         ),
+        ("infra/stopping", "the service is stopping, and did nothing", "SandboxUnavailableError"),
         ("infra/protocol", "the guest broke the protocol", "SandboxUnavailableError"),
         ("infra/request_timeout", "a request to the sandbox was not answered", "SandboxRequestTimeoutError"),
         ("infra/healthcheck", "the environment did not become healthy", "HealthcheckError"),
@@ -174,6 +175,7 @@ def _other_rows() -> Iterator[FailureKind]:
         ("user/usage", "the command was used wrongly", "BadRequestError"),
         ("user/invalid_input", "a value, a file or a field is wrong", "BadRequestError"),
         ("user/not_found", "there is nothing of that name", "NotFoundError"),
+        ("user/rate", "more requests than the key may make", "BadRequestError"),
         ("user/interrupted", "somebody stopped the run", "CancelledError"),
         ("plan/refused", "the plan asks for what cannot be done here", _UNSUPPORTED),
     )
