@@ -2,10 +2,10 @@ r"""The content digest of an unpacked root file system. Must never follow a syml
 
 The definition (also in docs/images.md): SHA-256 over the entries of the tree in the byte order of their
 paths, the root first with the empty path. Each entry gives these fields, each preceded by its length in
-eight bytes, big-endian: the path, the kind (``folder``, ``file``, ``symlink``, ``fifo``), the permission bits
-in octal, the owner, the group, a symlink's target, the names and values of its xattrs in byte order as
-one field ``name=value\0…``, and the SHA-256 of a file's content. Times and hard links do not count: two
-trees that a program can only tell apart by them are one layer.
+eight bytes, big-endian: the path, the kind (``folder``, ``file``, ``symlink``, ``fifo``, ``whiteout``), the
+permission bits in octal, the owner, the group, a symlink's target, the names and values of its xattrs in byte
+order as one field ``name=value\0…``, and the SHA-256 of a file's content. Times and hard links do not count:
+two trees that a program can only tell apart by them are one layer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from pathlib import Path
 from cloche.sandbox.images.tree import CHUNK_BYTES
 
 PREFIX = "tree-sha256:"
-_KINDS = {stat.S_IFDIR: b"folder", stat.S_IFREG: b"file", stat.S_IFLNK: b"symlink", stat.S_IFIFO: b"fifo"}
+_KINDS = {
+    stat.S_IFDIR: b"folder",
+    stat.S_IFREG: b"file",
+    stat.S_IFLNK: b"symlink",
+    stat.S_IFIFO: b"fifo",
+    stat.S_IFCHR: b"whiteout",  # no other device is ever in a layer
+}
 
 
 @dataclass(frozen=True, slots=True)

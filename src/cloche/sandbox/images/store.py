@@ -293,6 +293,13 @@ class ImageStore:
             self._name_path(record.name).unlink(missing_ok=True)
         manifest_path(self.settings, digest).unlink(missing_ok=True)
 
+    def drop_name(self, record: NameRecord) -> None:
+        """Remove a name, and its manifest where no other name leads to it. Hold the lock and its lease."""
+        if any(one.digest == record.digest and one.name != record.name for one in self._name_records()):
+            self._name_path(record.name).unlink(missing_ok=True)
+        else:
+            self.drop(record.digest, [record])
+
     def free_layers(self) -> None:
         """Remove our layers that no manifest needs. Call it with the lock held (``writing``).
 

@@ -24,6 +24,7 @@ from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import NetworkPolicy, PreparedImage, SandboxSpec
 
 _DELETE_TRIES = 3
+_FREEZING = (Capability.PAUSE, Capability.SNAPSHOT, Capability.FORK)
 
 
 class NativeRuntime:
@@ -51,7 +52,7 @@ class NativeRuntime:
                 Capability.PIDS_LIMIT,
                 Capability.VOLUMES,
                 Capability.DIFF,
-                *([Capability.PAUSE] if self._cgroups.layout.freezes else []),
+                *(_FREEZING if self._cgroups.layout.freezes else ()),
             }
         )
 
