@@ -2,7 +2,7 @@
  * The floor: how fast the kernel alone makes, runs and removes a sandbox of cloche's kind.
  *
  * Per cycle: cgroup directories (v1 memory, cpu and pids with limits where they are mounted, and a v2 directory), clone3
- * into it with user, pid, mount, uts, network and cgroup namespaces, an id-mapped view of the store, an overlay
+ * into it with user, pid, mount, uts, ipc, network and cgroup namespaces, an id-mapped view of the store, an overlay
  * on it, /proc, pivot_root, exec of a static /bin/true, reap, removal of the directories and of the upper layer.
  * No protocol, no record, no client. Must never be used for anything but this measurement.
  *
@@ -219,7 +219,7 @@ static void cycle(struct sandbox *s)
         die("pipe2");
     int cgroup = open(s->v2, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct clone_args args = {
-        .flags = CLONE_INTO_CGROUP | CLONE_FILES | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWUTS |
+        .flags = CLONE_INTO_CGROUP | CLONE_FILES | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC |
                  CLONE_NEWNET | CLONE_NEWCGROUP,
         .exit_signal = SIGCHLD,
         .cgroup = (uint64_t)cgroup,

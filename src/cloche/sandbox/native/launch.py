@@ -37,7 +37,7 @@ def prepare_folders(settings: Settings) -> None:
 
 
 def _arguments(settings: Settings) -> list[str]:
-    workers = min(16, max(4, 2 * (os.cpu_count() or 1)))
+    workers = min(16, max(8, 4 * (os.cpu_count() or 1)))  # some wait for the disk
     return [
         str(binaries.spawner_path()),
         f"--instance={settings.instance}",
