@@ -18,6 +18,7 @@
 
 #include "sys.h"
 
+#define QUICK_DEATH_MS 500
 #define DEATH_MS 20000
 
 /*
@@ -42,11 +43,11 @@ void sandbox_signal(const struct sandbox *s, int signal_number)
         kill(s->pid, signal_number);
 }
 
-static bool ends_in_time(const struct sandbox *s)
+static bool ends_in_time(const struct sandbox *s, int limit_ms)
 {
     if (s->pidfd >= 0)
-        return poll(&(struct pollfd){.fd = s->pidfd, .events = POLLIN}, 1, DEATH_MS) == 1;
-    for (int ms = 0; ms < DEATH_MS; ms++) {
+        return poll(&(struct pollfd){.fd = s->pidfd, .events = POLLIN}, 1, limit_ms) == 1;
+    for (int ms = 0; ms < limit_ms; ms++) {
         if (sandbox_gone(s))
             return true;
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -54,7 +55,7 @@ static bool ends_in_time(const struct sandbox *s)
     return false;
 }
 
-/* The first process of a pid namespace takes all others with it before its own end shows. */
+/* The first process of a pid namespace takes all others with it, and lets none be born, before its own end shows. */
 static int end_process(struct sandbox *s, siginfo_t *info, struct failure *f)
 {
     *info = (siginfo_t){0};
@@ -62,7 +63,9 @@ static int end_process(struct sandbox *s, siginfo_t *info, struct failure *f)
         return 0;
     sandbox_signal(s, SIGKILL);
     cgroup_thaw_for_death(s->id);
-    if (!ends_in_time(s))
+    if (!ends_in_time(s, QUICK_DEATH_MS))
+        cgroup_kill(s->id); /* it takes a lock that all of cgroups share: only where the kernel's own way is slow */
+    if (!ends_in_time(s, DEATH_MS))
         return fail_with(f, "failed", EBUSY, "process %d does not end", s->pid);
     if (!s->adopted)
         waitid(P_PID, (id_t)s->pid, info, WEXITED | WNOHANG);
@@ -80,8 +83,9 @@ static int remove_layer(const char *id)
     if (own >= 0) {
         for (size_t i = 0; i < sizeof made / sizeof *made; i++)
             unlinkat(own, made[i], AT_REMOVEDIR);
-        close(own);
-        if (unlinkat(uppers_fd, id, AT_REMOVEDIR) == 0)
+        bool gone = unlinkat(uppers_fd, id, AT_REMOVEDIR) == 0;
+        close(own); /* its blocks are freed here, not under the lock of the folder that all sandboxes share */
+        if (gone)
             return 1;
     }
     return remove_tree(uppers_fd, id);
@@ -91,7 +95,8 @@ int sandbox_remove(const char *id, struct sandbox *s, bool keep_record, struct f
 {
     static const char *const kept[] = {"record.json", "end.json", NULL};
     siginfo_t info;
-    cgroup_kill(id);
+    if (s == NULL || s->pid <= 0)
+        cgroup_kill(id); /* who knows what is in there */
     if (end_process(s, &info, f) != 0)
         return -1;
     if (s != NULL)
