@@ -13,9 +13,10 @@ from pathlib import Path
 
 from cloche.core.errors import ClocheError, EnvironmentUnusable, InvalidInput
 from cloche.sandbox import binaries
-from cloche.sandbox.native import network
+from cloche.sandbox.native import firewall, network
 from cloche.sandbox.native.host import ARCHITECTURES, KERNEL_MIN, Host, lacks
 from cloche.sandbox.settings import Settings
+from cloche.sandbox.walls import walls
 
 DISK_LOW_BYTES = 5 << 30
 _PIDS_PER_SANDBOX = 4
@@ -135,6 +136,36 @@ def _pool(settings: Settings) -> Row:
     return Row(name="network pool", status="ok", detail=f"{addresses.pool}, gateway {addresses.gateway}")
 
 
+def _firewall() -> Row:
+    chains = firewall.blocked_by()
+    if chains is None:
+        return Row(name="firewall", status="unknown", detail="nft does not say")
+    if not chains:
+        return Row(name="firewall", status="ok", detail="nobody's chain drops what public networks send on")
+    return Row(
+        name="firewall",
+        status="blocks",
+        detail=f"drops forwarded packets, so public networks reach nothing: {', '.join(chains)}",
+        fix="accept there what comes from and goes to the network pool (Docker: chain DOCKER-USER)",
+    )
+
+
+def _walls(host: Host) -> list[Row]:
+    rows = []
+    for wall in walls(host):
+        room = "" if wall.room is None else f": room for {wall.room:,} sandboxes"
+        status = "low" if wall.low else "ok"
+        rows.append(
+            Row(
+                name=f"room: {wall.name}",
+                status=status,
+                detail=f"{wall.value}{room}",
+                fix=wall.fix if wall.low else "",
+            )
+        )
+    return rows
+
+
 def check(settings: Settings, host: Host | None = None) -> list[Row]:
     """Look at everything that sandboxes, images and networks need. Changes nothing."""
     host = host or Host()
@@ -142,8 +173,10 @@ def check(settings: Settings, host: Host | None = None) -> list[Row]:
         *_needed(host),
         _programs(),
         *(_host_setting(host, setting) for setting in SETTINGS),
+        *_walls(host),
         _disk(settings),
         _pool(settings),
+        _firewall(),
         *(_tool(*tool) for tool in _TOOLS),
     ]
 

@@ -54,6 +54,17 @@ def test_a_good_machine_lacks_nothing(host: Host, settings: Settings) -> None:
     assert found["cgroups"].detail == "pure v2: cpu, memory, pids"
 
 
+def test_walls_say_how_many_fit_and_what_moves_them(host: Host, settings: Settings) -> None:
+    found = rows(settings, host)
+    assert found["room: installation"].detail.endswith("room for 32,767 sandboxes")
+    assert found["room: namespaces"].status == "ok"
+    change(host, "proc/sys/user/max_user_namespaces", "500\n")
+    low = rows(settings, host)["room: namespaces"]
+    assert (low.status, low.fix) == ("low", "sysctl -w user.max_user_namespaces=262144")
+    assert "room for 500 sandboxes" in low.detail
+    assert {"room: descriptors", "room: memory", "room: memory limits"} <= set(found)
+
+
 @pytest.mark.parametrize(
     ("row", "name", "text", "says"),
     [
