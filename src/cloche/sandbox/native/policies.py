@@ -6,7 +6,9 @@ Must never report a policy that the gateway did not read back from the kernel.
 from __future__ import annotations
 
 import asyncio
+import re
 
+from cloche.core.errors import InvalidInput
 from cloche.sandbox.allow import parse_entries
 from cloche.sandbox.driver import Denial
 from cloche.sandbox.native import network
@@ -18,6 +20,9 @@ from cloche.sandbox.native.wire import Request, Tag
 from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import NetworkMode, NetworkPolicy, SandboxSpec, Unit
 
+UNIT_MEMBERS_MAX = 64
+_MEMBER = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
+
 
 def entries_of(policy: NetworkPolicy) -> tuple[str, ...]:
     """Return a policy's list with its presets spelled out. Raises InvalidInput for what cannot be opened."""
@@ -26,6 +31,14 @@ def entries_of(policy: NetworkPolicy) -> tuple[str, ...]:
     entries = presets.spelled_out(policy.allow, policy.presets)
     sets.network_elements(1, parse_entries(entries))
     return entries
+
+
+def _check_unit(unit: Unit) -> None:
+    if not unit.id or unit.name not in unit.members or len(unit.members) > UNIT_MEMBERS_MAX:
+        raise InvalidInput(f"a unit has an id and up to {UNIT_MEMBERS_MAX} members, each by its name")
+    for name in unit.members:
+        if not _MEMBER.fullmatch(name):
+            raise InvalidInput(f"`{name}` cannot be the name of a member of a unit", hint="for example db-1")
 
 
 class Policies:
@@ -37,8 +50,10 @@ class Policies:
 
     @staticmethod
     def check(spec: SandboxSpec) -> None:
-        """Raise InvalidInput for a policy that cannot be, EnvironmentUnusable where nothing is forwarded."""
+        """Raise InvalidInput for what cannot be, EnvironmentUnusable where nothing is forwarded."""
         entries_of(spec.network)
+        if spec.unit is not None:
+            _check_unit(spec.unit)
         if has_link(spec):
             network.check_public()
 
