@@ -26,7 +26,7 @@ _FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     (
         "plan",
         "capability_missing compose deadlines gpu host_variable mcp_servers network_allowlist no_solution "
-        "phase_network schema_version service tpu trajectory windows",
+        "schema_version service tpu trajectory windows",
         "the task asks for what cannot be done here",
         _UNSUPPORTED,
     ),

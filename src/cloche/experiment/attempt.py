@@ -29,7 +29,14 @@ from cloche.experiment.boxes import Boxes
 from cloche.experiment.grading import Grader
 from cloche.experiment.limits import timeouts, total
 from cloche.experiment.plan import PlannedTrial
-from cloche.experiment.record.attempt import AttemptRecord, SettingRecord, fill, public_url, when
+from cloche.experiment.record.attempt import (
+    AttemptRecord,
+    NetworkRecord,
+    SettingRecord,
+    fill,
+    public_url,
+    when,
+)
 from cloche.experiment.record.export import dump, trial_config, trial_lock, trial_result
 from cloche.experiment.record.files import make_private, recording, write_text
 from cloche.experiment.record.trial import TrialFolder
@@ -234,11 +241,22 @@ class Attempt:
         outcome = self._outcome()
         ends = sum((stage.ends for stage in self._reached), Counter[str]())
         record = fill(self._record, outcome).model_copy(
-            update={"sandbox_deleted": deleted, "command_ends": dict(ends)}
+            update={"sandbox_deleted": deleted, "command_ends": dict(ends), "setting": self._setting()}
         )
         await asyncio.to_thread(self._write, outcome, record)
         self.outcome = outcome
         return outcome
+
+    def _setting(self) -> SettingRecord:
+        """Return the setting with the networks that held in each phase that was reached."""
+        networks = {
+            f"{stage.step.name}/{phase}".lstrip("/"): NetworkRecord(
+                mode=policy.mode.value, allowed_hosts=list(policy.allow)
+            )
+            for stage in self._reached
+            for phase, policy in stage.networks.items()
+        }
+        return self._record.setting.model_copy(update={"networks": networks})
 
     def _usage(self) -> Usage | None:
         return add_usage([usage for stage in self._reached if (usage := stage.usage()) is not None])

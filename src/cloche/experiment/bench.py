@@ -74,17 +74,19 @@ def sandbox_spec(
     sandbox_id: str,
     total_s: float | None,
     role: str | None = None,
+    network: NetworkPolicy | None = None,
 ) -> SandboxSpec:
     """Return what a sandbox is asked to be: limits, labels and lease, all known before it is made.
 
-    ``total_s`` is how long it may be needed; ``role`` is told in a label where it is not the agent's.
+    ``total_s`` is how long it may be needed; ``role`` is told in a label where it is not the agent's;
+    ``network`` is the environment's where it is ``None``.
     """
     return SandboxSpec(
         id=sandbox_id,
         resources=Resources(
             cpus=environment.cpus, memory_bytes=environment.memory_bytes or DEFAULT_MEMORY_BYTES
         ),
-        network=NetworkPolicy(mode=environment.network_mode),
+        network=environment.policy if network is None else network,
         env=resolve_env(environment.env, bench.environ),
         user=environment.user,
         workdir=environment.workdir,

@@ -41,9 +41,11 @@ class Grader:
             await self.boxes.delete(sandbox.id)
         async with stage.phase("verifier"):
             if environment is None:
+                await stage.open_network(sandbox, "verifier", stage.step.verifier.network)
                 result = await self._verify(stage, sandbox)
                 if not last:
                     await end_all(sandbox)
+                    await stage.open_network(sandbox, "environment", None)
                     await begin_again(sandbox, stage.task.environment, stage.log, stage.limits.start_s)
             else:
                 result = await self._separately(stage, environment, evidence)
@@ -73,8 +75,10 @@ class Grader:
             sandbox_id=new_id("sb"),
             total_s=start_s + verifier_s + VERIFIER_SLACK_S,
             role="verifier",
+            network=stage.step.verifier.network,
         )
         stage.log(f"verifier: in a sandbox of its own, {spec.id}")
+        stage.networks["verifier"] = spec.network
         try:
             starting = self._start(stage, environment, evidence, spec)
             sandbox = await within(start_s, "infra/sandbox_start_timeout", starting)

@@ -19,8 +19,9 @@ from cloche.core.names import trial_name
 from cloche.core.outcome import Usage
 from cloche.core.retry import RetryPolicy
 from cloche.experiment.limits import TimeoutRules
+from cloche.sandbox.driver import Capability
 from cloche.tasks import BrokenTask, Task, refusals
-from cloche.tasks.refuse import refused
+from cloche.tasks.refuse import needs, refused
 
 DEFAULT_MEMORY_BYTES = 2 << 30
 DEFAULT_PIDS = 4096
@@ -207,6 +208,23 @@ def make_plan(
         policy=policy or Policy(concurrency=concurrency, retry=retry or RetryPolicy()),
         limits=limits or TimeoutRules(multiplier=timeout_multiplier),
     )
+
+
+def for_driver(plan: Plan, name: str, able: frozenset[Capability]) -> Plan:
+    """Return the plan with those trials refused whose task needs what the driver ``name`` cannot do."""
+    return replace(plan, trials=tuple(_checked(trial, name, able) for trial in plan.trials))
+
+
+def _checked(trial: PlannedTrial, name: str, able: frozenset[Capability]) -> PlannedTrial:
+    lacking = sorted(needs(trial.task) - able) if trial.task and trial.problem is None else []
+    if not lacking or trial.task is None:
+        return trial
+    problem = PlanRefused(
+        f"task `{trial.task.name}` needs `{lacking[0].value}`, which the {name} driver cannot do here",
+        where=str(trial.task.path),
+        code="plan/capability_missing",
+    )
+    return replace(trial, problem=problem)
 
 
 def _name(task: Task | BrokenTask, label: str, agent: Agent, model: ModelChoice | None, repeat: int) -> str:

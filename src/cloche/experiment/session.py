@@ -18,7 +18,7 @@ from cloche.core.schedule import Stop
 from cloche.core.verdict import exit_status, unusable
 from cloche.experiment.bench import Bench
 from cloche.experiment.images import Prepare
-from cloche.experiment.plan import Plan
+from cloche.experiment.plan import Plan, for_driver
 from cloche.experiment.record.attempt import when
 from cloche.experiment.record.export import Job, dump, job_config, job_lock, job_result
 from cloche.experiment.record.files import locked, make_folder, write_json
@@ -59,7 +59,7 @@ class Session:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         """Touch nothing yet."""
-        self._plan = plan
+        self._plan = for_driver(plan, driver.name, driver.capabilities())
         self._folder = JobFolder(folder)
         self._driver = driver
         self._prepare = prepare

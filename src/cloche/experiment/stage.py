@@ -26,7 +26,7 @@ from cloche.experiment.plan import PlannedTrial
 from cloche.experiment.record.trial import TrialFolder
 from cloche.experiment.services import ENTRYPOINT_PREFIX, begin_again, end_all
 from cloche.sandbox.handle import Sandbox
-from cloche.sandbox.spec import Command, EndReason
+from cloche.sandbox.spec import Command, EndReason, NetworkPolicy
 from cloche.tasks.health import wait_until_healthy
 from cloche.tasks.model import Step, Task
 from cloche.tasks.refuse import resolve_env
@@ -60,8 +60,14 @@ class Stage:
     on_phase: Callable[[str], None] = lambda _phase: None
     phases: dict[str, Span] = field(default_factory=dict)
     ends: Counter[str] = field(default_factory=Counter)
+    networks: dict[str, NetworkPolicy] = field(default_factory=dict)
+    network: NetworkPolicy = field(init=False)
     failure: Failure | None = None
     rewards: dict[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        """Begin with the network of the environment, which every stage leaves behind."""
+        self.network = self.networks["environment"] = self.task.environment.policy
 
     @asynccontextmanager
     async def phase(self, name: str) -> AsyncIterator[None]:
@@ -106,6 +112,17 @@ class Stage:
                 where=str(self.step.setup),
             )
 
+    async def open_network(self, sandbox: Sandbox, phase: str, policy: NetworkPolicy | None) -> None:
+        """Give the sandbox the network of a phase, by default the environment's, and note what holds.
+
+        Raises InfraError where it could not be set; the sandbox has none then.
+        """
+        wanted = self.task.environment.policy if policy is None else policy
+        if self.network != wanted:
+            self.network = await self.bench.driver.set_network(sandbox.id, wanted)
+            self.log(f"network: {wanted.mode.value} {' '.join(wanted.allow)}".rstrip())
+        self.networks[phase] = self.network
+
     # --- the agent ---
 
     async def run_agent(self, sandbox: Sandbox) -> None:
@@ -120,6 +137,7 @@ class Stage:
                 setup = agent.setup(sandbox, self.context)
                 await within(self.limits.setup_s, "infra/agent_setup_timeout", setup)
             async with self.phase("agent_execution"):
+                await self.open_network(sandbox, "agent", self.step.agent.network)
                 await self._run(sandbox)
 
     async def _run(self, sandbox: Sandbox) -> None:
@@ -137,6 +155,7 @@ class Stage:
             self.log(f"agent: {found.message} [{found.code}]; graded all the same")
         await self._count_ends(sandbox)
         await end_all(sandbox)
+        await self.open_network(sandbox, "environment", None)
         await begin_again(sandbox, self.task.environment, self.log, self.limits.start_s)
 
     async def _count_ends(self, sandbox: Sandbox) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from cloche.core.errors import InvalidInput
+from cloche.sandbox.allow import parse_entry
 from cloche.sandbox.native.check import CPUS_MIN, MEMORY_BYTES_MIN
 from cloche.tasks.fields import Table
 from cloche.tasks.model import Env, Healthcheck, TaskNetwork
@@ -36,12 +38,13 @@ class EnvironmentFields:
     healthcheck: Healthcheck | None = None
     network: TaskNetwork = TaskNetwork.PUBLIC
     network_stated: bool = False
+    allowed_hosts: tuple[str, ...] = ()
     windows: bool = False
 
 
 def read_environment(table: Table) -> EnvironmentFields:
     """Read one environment."""
-    network, stated = _network(table)
+    network, hosts, stated = _network(table)
     _refuse_devices(table)
     _refuse_servers(table)
     storage = _megabytes(table, "storage_mb", "storage")
@@ -62,6 +65,7 @@ def read_environment(table: Table) -> EnvironmentFields:
         healthcheck=read_healthcheck(table, build_timeout_s),
         network=network,
         network_stated=stated,
+        allowed_hosts=hosts,
         windows=_windows(table),
     )
 
@@ -138,22 +142,34 @@ def _skills(table: Table) -> str | None:
     return folder
 
 
-def _network(table: Table) -> tuple[TaskNetwork, bool]:
-    """Return the network mode and whether the task states one; the old ``allow_internet`` states it too."""
-    mode = table.choice("network_mode", NETWORKS)
+def read_hosts(table: Table, mode: str | None) -> tuple[str, ...]:
+    """Read ``allowed_hosts`` beside a network mode: only what can be enforced, each entry by itself."""
     hosts = table.texts("allowed_hosts")
-    internet = table.boolean("allow_internet")
-    if mode == TaskNetwork.ALLOWLIST:
-        message = "its network mode is `allowlist`, which cannot be enforced yet"
-        hint = 'set network_mode to "public" or "no-network" if the task can do with it'
-        table.refuse("network_mode", "plan/network_allowlist", message, hint)
-    elif hosts:
+    if hosts and mode != TaskNetwork.ALLOWLIST:
         table.broken("allowed_hosts", "task/value", "is only valid with network_mode = `allowlist`")
+        return ()
+    for host in hosts:
+        try:
+            entry = parse_entry(host)
+        except InvalidInput as error:
+            table.broken("allowed_hosts", "task/value", f"holds what is no host, address or network: {error}")
+            continue
+        if entry.network is not None and entry.network.version != 4:
+            message = f"`{table.name('allowed_hosts')}` has `{host}`, and no IPv6 leads out of a sandbox"
+            table.refuse("allowed_hosts", "plan/network_allowlist", message, "leave it out")
+    return hosts
+
+
+def _network(table: Table) -> tuple[TaskNetwork, tuple[str, ...], bool]:
+    """Return mode, hosts and whether the task states a mode; the old ``allow_internet`` states it too."""
+    mode = table.choice("network_mode", NETWORKS)
+    hosts = read_hosts(table, mode)
+    internet = table.boolean("allow_internet")
     if mode is not None:
-        return TaskNetwork(mode), True
+        return TaskNetwork(mode), hosts, True
     if internet is not None:
-        return (TaskNetwork.PUBLIC if internet else TaskNetwork.NO_NETWORK), True
-    return TaskNetwork.PUBLIC, False
+        return (TaskNetwork.PUBLIC if internet else TaskNetwork.NO_NETWORK), (), True
+    return TaskNetwork.PUBLIC, (), False
 
 
 def _windows(table: Table) -> bool:

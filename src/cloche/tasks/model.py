@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cloche.core.errors import InvalidInput
-from cloche.sandbox.spec import NetworkMode
+from cloche.sandbox.spec import NetworkMode, NetworkPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,12 @@ class TaskNetwork(StrEnum):
     PUBLIC = "public"
     NO_NETWORK = "no-network"
     ALLOWLIST = "allowlist"
+
+    def policy(self, hosts: Sequence[str] = ()) -> NetworkPolicy:
+        """Return what a sandbox is told; ``hosts`` count for ``allowlist`` alone."""
+        if self is TaskNetwork.ALLOWLIST:
+            return NetworkPolicy(mode=NetworkMode.ALLOWLIST, allow=tuple(hosts))
+        return NetworkPolicy(mode=NetworkMode.PUBLIC if self is TaskNetwork.PUBLIC else NetworkMode.NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +154,7 @@ class Environment:
     workdir: str | None = None
     network: TaskNetwork = TaskNetwork.PUBLIC
     network_stated: bool = False
+    allowed_hosts: tuple[str, ...] = ()
 
     @property
     def context(self) -> Path | None:
@@ -157,17 +164,21 @@ class Environment:
         return self.context_dir or self.dockerfile.parent
 
     @property
-    def network_mode(self) -> NetworkMode:
-        """The sandbox's network mode. Only for tasks that are not refused."""
-        return NetworkMode.PUBLIC if self.network is TaskNetwork.PUBLIC else NetworkMode.NONE
+    def policy(self) -> NetworkPolicy:
+        """What the sandbox may reach, unless a phase says otherwise."""
+        return self.network.policy(self.allowed_hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPhase:
-    """Limits of the agent's work. ``timeout_s=None`` means no limit; ``user=None`` the image's user."""
+    """Limits of the agent's work. ``timeout_s=None`` means no limit; ``user=None`` the image's user.
+
+    ``network=None`` means the environment's.
+    """
 
     timeout_s: float | None = None
     user: str | None = None
+    network: NetworkPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +187,8 @@ class VerifierPhase:
 
     ``script`` lies in ``tests_dir``, which becomes ``/tests``, laid over ``shared_tests_dir`` where a step
     has tests of its own. ``environment`` is a sandbox of the verifier's own, made from an image of its own
-    or from the task's; with ``bundled`` its image holds the tests already.
+    or from the task's; with ``bundled`` its image holds the tests already. ``network=None`` means that of the
+    environment it runs in.
     """
 
     tests_dir: Path
@@ -188,6 +200,7 @@ class VerifierPhase:
     collect: tuple[CollectCommand, ...] = ()
     environment: Environment | None = None
     bundled: bool = False
+    network: NetworkPolicy | None = None
 
     @property
     def separate(self) -> bool:

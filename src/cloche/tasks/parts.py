@@ -176,6 +176,7 @@ class Parts:
             collect=(*own.collect, *inner.collect),
             environment=environment,
             bundled=bundled,
+            network=inner.network or own.network,
         )
 
     def _has(self, name: str) -> bool:
@@ -250,6 +251,7 @@ class Parts:
             agent=AgentPhase(
                 timeout_s=fields.agent.timeout_s or config.agent.timeout_s,
                 user=fields.agent.user or config.agent.user,
+                network=fields.agent.network or config.agent.network,
             ),
             verifier=self.verifier(fields),
             solution=self.solution(f"{base}/solution", self._whole_solution),
@@ -274,4 +276,5 @@ def _from_fields(fields: EnvironmentFields) -> Environment:
         healthcheck=fields.healthcheck,
         network=fields.network,
         network_stated=fields.network_stated,
+        allowed_hosts=fields.allowed_hosts,
     )

@@ -9,7 +9,8 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cloche.tasks.environment import NETWORKS, EnvironmentFields, read_environment
+from cloche.sandbox.spec import NetworkPolicy
+from cloche.tasks.environment import NETWORKS, EnvironmentFields, read_environment, read_hosts
 from cloche.tasks.fields import Table
 from cloche.tasks.model import AgentPhase, Artifact, CollectCommand, Env, TaskNetwork
 
@@ -29,39 +30,32 @@ class VerifierFields:
     separate: bool | None = None
     environment: EnvironmentFields | None = None
     collect: tuple[CollectCommand, ...] = ()
+    network: NetworkPolicy | None = None
 
 
-def read_agent(table: Table, network: TaskNetwork) -> AgentPhase:
+def read_agent(table: Table) -> AgentPhase:
     """Read ``[agent]`` of a task or a step."""
-    _phase_network(table, network)
-    return AgentPhase(timeout_s=table.number("timeout_sec"), user=table.user("user"))
+    network = _phase_network(table)
+    return AgentPhase(timeout_s=table.number("timeout_sec"), user=table.user("user"), network=network)
 
 
-def _phase_network(table: Table, network: TaskNetwork) -> None:
-    """A phase may only repeat what its environment says: the network of a sandbox is fixed."""
+def _phase_network(table: Table) -> NetworkPolicy | None:
+    """Return what a phase says of its network, ``None`` where it is the environment's."""
     mode = table.choice("network_mode", NETWORKS)
-    hosts = table.texts("allowed_hosts")
-    if mode is not None and mode != network:
-        message = (
-            f"`{table.name('network_mode')}` is `{mode}` while its environment is `{network}`,"
-            " and a network that changes between phases is not built yet"
-        )
-        table.refuse("network_mode", "plan/phase_network", message)
-    elif hosts and mode != TaskNetwork.ALLOWLIST:
-        table.broken("allowed_hosts", "task/value", "is only valid with network_mode = `allowlist`")
+    hosts = read_hosts(table, mode)
+    return None if mode is None else TaskNetwork(mode).policy(hosts)
 
 
-def read_verifier(table: Table, network: TaskNetwork) -> VerifierFields:
-    """Read ``[verifier]`` of a task or a step; ``network`` is that of the environment around it."""
+def read_verifier(table: Table) -> VerifierFields:
+    """Read ``[verifier]`` of a task or a step."""
     mode = table.choice("environment_mode", ("shared", "separate"))
     environment = None
     if "environment" in table and mode != "shared":
         environment = table.table("environment", read_environment)
-        network = environment.network
     elif table.raw("environment"):
         message = f"`{table.name('environment')}` has no effect with environment_mode = `shared`"
         table.doubt("environment", "task/no_effect", message)
-    _phase_network(table, network)
+    network = _phase_network(table)
     separate = True if environment is not None else None if mode is None else mode == "separate"
     return VerifierFields(
         timeout_s=table.number("timeout_sec"),
@@ -70,6 +64,7 @@ def read_verifier(table: Table, network: TaskNetwork) -> VerifierFields:
         separate=separate,
         environment=environment,
         collect=tuple(item for item in table.tables("collect", _collect) if item is not None),
+        network=network,
     )
 
 

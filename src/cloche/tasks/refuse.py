@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from cloche.core.errors import PlanRefused
+from cloche.sandbox.driver import Capability
+from cloche.sandbox.spec import NetworkMode
 from cloche.tasks.model import Env, Refusal, Task
 
 _FROM_HOST = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
@@ -46,6 +48,23 @@ def environments(task: Task) -> Iterator[Env]:
         yield stage.solution.env
         if stage.verifier.environment is not None:
             yield stage.verifier.environment.env
+
+
+def needs(task: Task) -> frozenset[Capability]:
+    """Return what a driver must be able to do, beyond running commands, to execute a task."""
+    own = task.environment.policy
+    policies = [own]
+    found: set[Capability] = set()
+    for stage in task.stages:
+        place = stage.verifier.environment.policy if stage.verifier.environment else own
+        grading = place if stage.verifier.network is None else stage.verifier.network
+        working = own if stage.agent.network is None else stage.agent.network
+        policies += [working, grading]
+        if working != own or (not stage.verifier.separate and grading != own):
+            found.add(Capability.NETWORK_SWITCH)
+    modes = {policy.mode for policy in policies}
+    found |= {Capability(mode.value) for mode in modes - {NetworkMode.NONE}}
+    return frozenset(found)
 
 
 def refused(task: Task, refusal: Refusal) -> PlanRefused:

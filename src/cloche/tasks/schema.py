@@ -61,7 +61,7 @@ def read_config(findings: Findings) -> Config:
     root = Table(findings, findings.document.data)
     environment = root.table("environment", read_environment)
     package, description, keywords = root.table("task", _package)
-    verifier = root.table("verifier", lambda table: read_verifier(table, environment.network))
+    verifier = root.table("verifier", read_verifier)
     artifacts = read_artifacts(root)
     steps = _steps(root, environment)
     config = Config(
@@ -71,7 +71,7 @@ def read_config(findings: Findings) -> Config:
         keywords=keywords,
         source=root.text("source"),
         metadata=root.raw("metadata"),
-        agent=root.table("agent", lambda table: read_agent(table, environment.network)),
+        agent=root.table("agent", read_agent),
         verifier=verifier,
         environment=environment,
         solution_env=root.table("solution", lambda table: table.env("env")),
@@ -137,8 +137,8 @@ def _steps(root: Table, environment: EnvironmentFields) -> tuple[StepFields, ...
 def _step(table: Table, environment: EnvironmentFields) -> StepFields:
     return StepFields(
         name=_step_name(table),
-        agent=table.table("agent", lambda inner: read_agent(inner, environment.network)),
-        verifier=table.table("verifier", lambda inner: read_verifier(inner, environment.network)),
+        agent=table.table("agent", read_agent),
+        verifier=table.table("verifier", read_verifier),
         healthcheck=read_healthcheck(table, environment.build_timeout_s),
         artifacts=read_artifacts(table),
         min_reward=table.thresholds("min_reward", "reward"),

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from cloche.core.errors import InfraError, NotFound
-from cloche.sandbox.driver import Driver, Leftover, SandboxInfo, SandboxState
+from cloche.sandbox.driver import Capability, Driver, Leftover, SandboxInfo, SandboxState
 from cloche.sandbox.handle import CommandStatus, FileInfo, FileKind, Sandbox
 from cloche.sandbox.spec import Command, Completed, EndReason, ImageConfig, PreparedImage, SandboxSpec
 from cloche.tasks import Task, load_task
@@ -103,6 +103,10 @@ class FakeDriver:
     made: list[SandboxSpec] = field(default_factory=list)
     most_alive: int = 0
     undeletable: bool = False
+    able: frozenset[Capability] = frozenset(Capability)
+
+    def capabilities(self, isolation: str | None = None) -> frozenset[Capability]:
+        return self.able
 
     async def create(self, spec: SandboxSpec, image: PreparedImage) -> Sandbox:
         self.made.append(spec)

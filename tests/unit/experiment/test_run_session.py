@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from cloche.experiment.session import Ending, Session
 from cloche.experiment.signals import Killed, RunFailed, run_under_signals
 from cloche.sandbox.spec import PreparedImage, SandboxSpec
 from cloche.tasks import Task
+from cloche.tasks.model import TaskNetwork
 
 IMAGE = PreparedImage(name="fake:1", digest="sha256:" + "1" * 64, layers=())
 
@@ -288,3 +290,15 @@ async def test_an_error_of_the_run_itself_is_typed(
     with pytest.raises(RunFailed, match=said) as caught:
         await desk.under_signals(desk.session())
     assert caught.value.exit_code == 5
+
+
+async def test_what_the_driver_cannot_do_is_refused_when_the_run_is_planned(desk: Desk) -> None:
+    desk.driver.able = frozenset()
+    environment = dataclasses.replace(desk.task.environment, network=TaskNetwork.PUBLIC)
+    desk.task = dataclasses.replace(desk.task, environment=environment)
+    ending = await desk.run(repeats=1)
+    (refused,) = ending.outcomes
+    assert refused.refusal is not None
+    assert refused.refusal.code == "plan/capability_missing"
+    assert "needs `public`, which the fake driver cannot do" in refused.refusal.message
+    assert desk.driver.made == []

@@ -42,12 +42,11 @@ def test_show_tells_what_was_understood(make_task: MakeTask, capsys: pytest.Capt
 def test_show_tells_refusals_with_their_place(
     make_task: MakeTask, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = make_task('[environment]\nnetwork_mode = "allowlist"\n')
+    folder = make_task("[environment]\nos = 'linux'\ngpus = 1\n")
     status, out, _ = call(capsys, "show", str(folder))
     assert status == 0
-    assert "refused   its network mode is `allowlist`" in out
-    assert f"{folder}/task.toml:2" in out
-    assert "hint: " in out
+    assert "refused   it asks for a GPU" in out
+    assert f"{folder}/task.toml:3" in out
     assert "runs" not in out
 
 

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloche.core.errors import PlanRefused
+from cloche.sandbox.driver import Capability
 from cloche.sandbox.spec import NetworkMode
 from cloche.tasks import Refusal, find_tasks, load_task, refusals
 from cloche.tasks.folder import strip_canary
-from cloche.tasks.model import TaskNetwork
-from cloche.tasks.refuse import refused, resolve_env
+from cloche.tasks.model import TaskInvalid, TaskNetwork
+from cloche.tasks.refuse import needs, refused, resolve_env
 
 MakeTask = Callable[..., Path]
 
@@ -73,7 +74,7 @@ def test_a_whole_task_is_read(make_task: MakeTask) -> None:
     assert (environment.cpus, environment.memory_bytes) == (1.5, 512 << 20)
     assert (environment.build_timeout_s, environment.workdir) == (120.0, "/plot")
     assert (environment.network, environment.network_stated) == (TaskNetwork.NO_NETWORK, True)
-    assert environment.network_mode is NetworkMode.NONE
+    assert environment.policy.mode is NetworkMode.NONE
     assert environment.env["LC_ALL"].text == "C.UTF-8"
     assert task.solution.script == folder / "solution" / "solve.sh"
     assert task.solution.env["HINT"].text == "x"
@@ -98,7 +99,7 @@ def test_an_imported_task_keeps_the_public_network_and_says_that_it_did_not_ask(
     environment = load_task(make_task()).environment
     assert environment.network is TaskNetwork.PUBLIC
     assert not environment.network_stated
-    assert environment.network_mode is NetworkMode.PUBLIC
+    assert environment.policy.mode is NetworkMode.PUBLIC
 
 
 @pytest.mark.parametrize(
@@ -139,10 +140,9 @@ REFUSED = {
     "plan/schema_version": ('schema_version = "2.0"\n', 1),
     "plan/service": ('[[verifier.collect]]\ncommand = "true"\nservice = "db"\n', 3),
     "plan/network_allowlist": (
-        '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.example"]\n',
-        2,
+        '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["2001:db8::/32"]\n',
+        3,
     ),
-    "plan/phase_network": ('[agent]\nnetwork_mode = "no-network"\n', 2),
     "plan/gpu": ("[environment]\ngpus = 1\n", 2),
     "plan/tpu": ('[environment]\ntpu = { type = "v4", topology = "2x2" }\n', 2),
     "plan/windows": ('[environment]\nos = "Windows"\n', 2),
@@ -163,6 +163,67 @@ def test_what_cannot_be_executed_is_refused_with_its_line(make_task: MakeTask, c
     assert found[0].where.endswith(f"sample/task.toml:{line + 1}")
 
 
+PHASES = """
+[environment]
+network_mode = "allowlist"
+allowed_hosts = ["a.example", "10.0.0.0/8"]
+[agent]
+network_mode = "no-network"
+[verifier]
+network_mode = "public"
+[[steps]]
+name = "one"
+[[steps]]
+name = "two"
+[steps.agent]
+network_mode = "allowlist"
+allowed_hosts = ["*.b.example:443"]
+"""
+
+
+def test_phases_have_networks_of_their_own_and_steps_inherit_them(make_task: MakeTask) -> None:
+    step = {"steps/one/instruction.md": "do", "steps/two/instruction.md": "do"}
+    task = load_task(make_task(PHASES, step))
+    assert not task.refused
+    assert task.environment.policy.allow == ("a.example", "10.0.0.0/8")
+    first, second = task.stages
+    assert [stage.agent.network and stage.agent.network.mode.value for stage in task.stages] == [
+        "none",
+        "allowlist",
+    ]
+    assert second.agent.network is not None
+    assert second.agent.network.allow == ("*.b.example:443",)
+    assert first.verifier.network == second.verifier.network
+    assert needs(task) == {Capability.ALLOWLIST, Capability.PUBLIC, Capability.NETWORK_SWITCH}
+
+
+@pytest.mark.parametrize(
+    ("toml", "needed"),
+    [
+        ("", {Capability.PUBLIC}),
+        ('[environment]\nnetwork_mode = "no-network"\n', set()),
+        ('[environment]\nnetwork_mode = "no-network"\n[agent]\nnetwork_mode = "no-network"\n', set()),
+        (
+            '[environment]\nnetwork_mode = "no-network"\n[verifier]\nnetwork_mode = "public"\n',
+            {Capability.PUBLIC, Capability.NETWORK_SWITCH},
+        ),
+        (
+            '[environment]\nnetwork_mode = "no-network"\n'
+            '[verifier]\nnetwork_mode = "public"\nenvironment_mode = "separate"\n',
+            {Capability.PUBLIC},
+        ),
+    ],
+)
+def test_what_a_task_needs_of_a_driver(make_task: MakeTask, toml: str, needed: set[Capability]) -> None:
+    assert needs(load_task(make_task(toml))) == needed
+
+
+def test_hosts_that_cannot_be_are_told(make_task: MakeTask) -> None:
+    toml = '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["http://a.example"]\n'
+    with pytest.raises(TaskInvalid, match="allowed_hosts"):
+        load_task(make_task(toml))
+
+
 def test_an_earlier_conversation_is_refused(make_task: MakeTask) -> None:
     found = refusals(load_task(make_task(files={"trajectory.json": "{}"})), {})
     assert [refusal.code for refusal in found] == ["plan/trajectory"]
@@ -170,7 +231,7 @@ def test_an_earlier_conversation_is_refused(make_task: MakeTask) -> None:
 
 
 def test_everything_that_is_refused_is_told_at_once(make_task: MakeTask) -> None:
-    toml = '[environment]\ngpus = 2\nos = "windows"\nnetwork_mode = "allowlist"\n'
+    toml = '[environment]\ngpus = 2\nos = "windows"\nnetwork_mode = "allowlist"\nallowed_hosts = ["::1"]\n'
     task = load_task(make_task(toml, {"tests/test.sh": None, "tests/test.bat": "x"}))
     assert sorted(refusal.code for refusal in task.refused) == [
         "plan/gpu",
@@ -194,13 +255,11 @@ def test_what_asks_for_nothing_is_not_refused(make_task: MakeTask, toml: str) ->
 
 
 def test_a_refusal_is_shown_as_an_error(make_task: MakeTask) -> None:
-    task = load_task(make_task('[environment]\nnetwork_mode = "allowlist"\n'))
+    task = load_task(make_task("[environment]\ngpus = 1\n"))
     error = refused(task, task.refused[0])
     assert isinstance(error, PlanRefused)
-    assert error.message == (
-        "task `sample` cannot start: its network mode is `allowlist`, which cannot be enforced yet"
-    )
-    assert (error.code, error.exit_code) == ("plan/network_allowlist", 2)
+    assert error.message == "task `sample` cannot start: it asks for a GPU, which sandboxes do not have"
+    assert (error.code, error.exit_code) == ("plan/gpu", 2)
     assert str(error.where).endswith("task.toml:2")
 
 

@@ -59,10 +59,19 @@ class StepRecord(_Ours):
     phases: dict[str, SpanRecord] = Field(default_factory=dict)
 
 
+class NetworkRecord(_Ours):
+    """What a sandbox could reach in one phase."""
+
+    mode: str
+    allowed_hosts: list[str] = Field(default_factory=list)
+
+
 class SettingRecord(_Ours):
     """What the attempt ran in: limits are those that were asked of the driver, ``None`` is no limit.
 
     ``network_stated`` is false where the task says nothing about its network and the default holds.
+    ``networks`` says what held in each phase that was reached: ``environment``, ``agent``, ``verifier``, with
+    ``STEP/`` in front for a task in steps.
     """
 
     driver: str = ""
@@ -71,6 +80,7 @@ class SettingRecord(_Ours):
     image_digest: str = ""
     network: str = ""
     network_stated: bool | None = None
+    networks: dict[str, NetworkRecord] = Field(default_factory=dict)
     cpus: float | None = None
     memory_bytes: int | None = None
     pids: int | None = None
