@@ -21,7 +21,6 @@ from cloche.api.models import (
 )
 from cloche.client.backend import Backend
 from cloche.client.errors import error_of
-from cloche.client.shapes import lease_of, network_of, policy_of, resources_of
 from cloche.core.errors import InfraError, NotFound, PlanRefused, SandboxLost
 from cloche.sandbox.driver import (
     Capability,
@@ -35,6 +34,7 @@ from cloche.sandbox.driver import (
 from cloche.sandbox.drivers.base import refuse
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.spec import NetworkPolicy, PreparedImage, SandboxSpec
+from cloche.service.shapes import lease_of, network_of, policy_of, resources_of
 
 _STATES = {
     State.QUEUED: SandboxState.STARTING,

@@ -32,7 +32,6 @@ from cloche.api.models import (
     SnapshotBody,
     State,
 )
-from cloche.client.shapes import network_of, policy_of, spec_of, view_of
 from cloche.core.errors import ClocheError, InvalidInput, NotFound, PlanRefused
 from cloche.core.ids import new_id
 from cloche.sandbox.driver import Driver, SandboxInfo, SandboxState
@@ -40,7 +39,7 @@ from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.images import ImageStore, ensure_image
 from cloche.sandbox.settings import Settings
-from cloche.sandbox.spec import Lease, SandboxSpec
+from cloche.service.shapes import forked, network_of, policy_of, spec_of, view_of
 
 LOOK_S = 0.2
 STARTS_AT_ONCE = 32
@@ -182,7 +181,7 @@ class Embedded:
         source = next((info.spec for info in await self._driver.list() if info.id == sandbox_id), None)
         if source is None:
             raise NotFound(f"there is no sandbox {sandbox_id}", hint="cloche sandbox ls")
-        specs = [_forked(source, body) for _ in range(body.count)]
+        specs = [forked(source, body) for _ in range(body.count)]
         for handle in await self._driver.fork(sandbox_id, specs):
             self._handles[handle.id] = handle
         return [await self.get(spec.id) for spec in specs]
@@ -260,22 +259,6 @@ class Embedded:
         wanted = (labels or {}).items()
         views = [view_of(info) for info in await self._driver.list() if wanted <= info.labels.items()]
         return SandboxPage(items=tuple(view for view in views if not states or view.state in states))
-
-
-def _forked(source: SandboxSpec, body: ForkBody) -> SandboxSpec:
-    return SandboxSpec(
-        resources=source.resources,
-        network=source.network if body.network is None else policy_of(body.network),
-        env=source.env,
-        user=source.user,
-        workdir=source.workdir,
-        labels=body.labels,
-        lease=Lease(**body.lease.model_dump()),
-        no_new_privileges=source.no_new_privileges,
-        isolation=source.isolation,
-        volumes=source.volumes,
-        priority=source.priority,
-    )
 
 
 def open_embedded() -> Embedded:

@@ -5,7 +5,9 @@ This module must never print, exit or know of a particular substrate. The tree::
     ClocheError
      ├── UsageError            the caller asked for something that cannot be (exit code 2)
      │    ├── InvalidInput     a value, a file or a field is wrong; says which
-     │    └── NotFound         nothing of that name is there, or it is not yours
+     │    ├── NotFound         nothing of that name is there, or it is not yours
+     │    ├── Conflict         it is there already, or not in a state for that
+     │    └── QuotaExceeded    too much was asked in too little time; says when to come again
      ├── EnvironmentUnusable   this machine cannot do it; the hint says what to change (exit code 5)
      ├── PlanRefused           a task or plan asks for what this driver or version cannot do (exit code 2)
      └── InfraError            something broke that is nobody's score
@@ -81,6 +83,23 @@ class NotFound(UsageError):
 
     code = "user/not_found"
     http_status = 404
+
+
+class Conflict(UsageError):
+    """What is there already stands against it."""
+
+    code = "user/conflict"
+    http_status = 409
+
+
+class QuotaExceeded(UsageError):
+    """The key has used up what it may ask for."""
+
+    code = "user/quota"
+    http_status = 429
+
+    retry_after_s: float = 1.0
+    """In how many seconds the same request may be granted."""
 
 
 class PlanRefused(UsageError):

@@ -175,6 +175,8 @@ def _other_rows() -> Iterator[FailureKind]:
         ("user/usage", "the command was used wrongly", "BadRequestError"),
         ("user/invalid_input", "a value, a file or a field is wrong", "BadRequestError"),
         ("user/not_found", "there is nothing of that name", "NotFoundError"),
+        ("user/conflict", "what is there already stands against it", "BadRequestError"),
+        ("user/quota", "the key has used up what it may ask for", "BadRequestError"),
         ("user/rate", "more requests than the key may make", "BadRequestError"),
         ("user/interrupted", "somebody stopped the run", "CancelledError"),
         ("plan/refused", "the plan asks for what cannot be done here", _UNSUPPORTED),

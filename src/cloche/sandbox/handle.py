@@ -230,6 +230,11 @@ class Sandbox:
         """Push the heartbeat limit on; a handle of a sandbox that has one does it by itself."""
         await self._ask(Type.HEARTBEAT)
 
+    def stop_beating(self) -> None:
+        """Send no heartbeats by itself from now on: whoever holds it only passes on those of another."""
+        if self._beating is not None:
+            self._beating.cancel()
+
     async def extend(self, ttl_s: float | None) -> None:
         """Let the sandbox live ``ttl_s`` from now on; None lifts the limit."""
         await self._ask(Type.EXTEND, (Tag.TTL_MS, 0 if ttl_s is None else max(1, int(ttl_s * 1000))))

@@ -13,7 +13,6 @@ import pytest_asyncio
 from cloche.api.models import CreateBody, SandboxView, State
 from cloche.client.driver import ServiceDriver, body_of
 from cloche.client.embedded import Embedded, open_embedded
-from cloche.client.shapes import spec_of
 from cloche.core.errors import InfraError, PlanRefused
 from cloche.experiment.images import store_images
 from cloche.experiment.plan import make_plan
@@ -30,6 +29,7 @@ from cloche.sandbox.spec import (
     Unit,
     Volume,
 )
+from cloche.service.shapes import spec_of
 from cloche.tasks import find_tasks
 from cloche.testing.experiments import Installation, MakeTask, make_task
 

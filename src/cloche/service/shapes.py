@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloche.api.models import CreateBody, ErrorBody, LeaseBody, NetworkBody, ResourcesBody, SandboxView, State
+from cloche.api.models import (
+    CreateBody,
+    ErrorBody,
+    ForkBody,
+    LeaseBody,
+    NetworkBody,
+    ResourcesBody,
+    SandboxView,
+    State,
+)
 from cloche.core.errors import ClocheError
 from cloche.core.ids import new_id
 from cloche.sandbox.driver import SandboxInfo, SandboxState
@@ -41,6 +50,23 @@ def spec_of(body: CreateBody) -> SandboxSpec:
         volumes=tuple(Volume(source=Path(item.source), target=item.target) for item in body.volumes),
         idempotency_key=body.idempotency_key,
         priority=body.priority,
+    )
+
+
+def forked(source: SandboxSpec, body: ForkBody) -> SandboxSpec:
+    """Return the spec of one more sandbox like the source."""
+    return SandboxSpec(
+        resources=source.resources,
+        network=source.network if body.network is None else policy_of(body.network),
+        env=source.env,
+        user=source.user,
+        workdir=source.workdir,
+        labels=body.labels,
+        lease=Lease(**body.lease.model_dump()),
+        no_new_privileges=source.no_new_privileges,
+        isolation=source.isolation,
+        volumes=source.volumes,
+        priority=source.priority,
     )
 
 
