@@ -24,6 +24,7 @@
 
 #define STACK_BYTES (64u << 10)
 #define LOW_MAX 2048
+#define LOW_MIN 128
 #define NAMESPACES                                                                                                     \
     (CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
 
@@ -59,7 +60,7 @@ void descriptors_raise(void)
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
     if (files.rlim_cur / 4 < descriptors_low)
-        descriptors_low = (unsigned)(files.rlim_cur / 4);
+        descriptors_low = files.rlim_cur / 4 < LOW_MIN ? LOW_MIN : (unsigned)(files.rlim_cur / 4);
 }
 
 /* Moves a descriptor that is here to stay out of the way; -1 where there is no room. */
