@@ -85,7 +85,7 @@ static int remove_layer(const char *id)
             unlinkat(own, made[i], AT_REMOVEDIR);
         bool gone = unlinkat(uppers_fd, id, AT_REMOVEDIR) == 0;
         close(own); /* its blocks are freed here, not under the lock of the folder that all sandboxes share */
-        if (gone)
+        if (gone || store_remove(id) == 0)
             return 1;
     }
     return remove_tree(uppers_fd, id);

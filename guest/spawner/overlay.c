@@ -39,16 +39,9 @@ static int copy_attributes(int from, int to)
     return 0;
 }
 
-int overlay_make_folders(const struct sandbox *s, const struct request *r, struct failure *f)
+static int like_the_image(const struct request *r, int own, struct failure *f)
 {
-    if (mkdirat(uppers_fd, s->id, 0700) != 0)
-        return fail(f, "make the sandbox's folder in the store");
-    int own = openat(uppers_fd, s->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), result = 0;
-    if (own < 0 || mkdirat(own, "upper", 0755) != 0 || mkdirat(own, "work", 0755) != 0) {
-        result = fail(f, "make the sandbox's writable layer");
-        close(own);
-        return result;
-    }
+    int result = 0;
     const char *image = r->layers[r->layer_count - 1];
     int from = openat(store_fd, image, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int to = openat(own, "upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -58,6 +51,22 @@ int overlay_make_folders(const struct sandbox *s, const struct request *r, struc
         result = fail(f, "copy the attributes of the image's /");
     close(from);
     close(to);
+    return result;
+}
+
+int overlay_make_folders(const struct sandbox *s, const struct request *r, struct failure *f)
+{
+    if (store_make(s, r, f) != 0)
+        return -1;
+    if (r->disk_tmpfs)
+        return 0; /* its layer is made when it is mounted */
+    int own = openat(uppers_fd, s->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), result = 0;
+    if (own < 0 || mkdirat(own, "upper", 0755) != 0 || mkdirat(own, "work", 0755) != 0) {
+        result = fail(f, "make the sandbox's writable layer");
+        close(own);
+        return result;
+    }
+    result = like_the_image(r, own, f);
     close(own);
     return result;
 }
@@ -107,6 +116,11 @@ struct layers {
     size_t count;
 };
 
+struct places {
+    int view, writable; /* writable: of its own, or -1 */
+    const char *id;
+};
+
 /* The highest layer comes first. Before Linux 6.7 they are one string; any option is accepted until the creation. */
 static int set_layers(int fs, const struct layers *lower, struct failure *f)
 {
@@ -129,22 +143,30 @@ static int set_layers(int fs, const struct layers *lower, struct failure *f)
     return 0;
 }
 
-static int set_folder(int fs, const char *option, int view, const char *id, struct failure *f)
+/* Below `writable`, a mount of its own (tmpfs), or in the view of the store. */
+static int set_folder(int fs, const char *option, const struct places *at, struct failure *f)
 {
     char path[NAME_BYTES];
     const char *name = strcmp(option, "upperdir") == 0 ? "upper" : "work";
-    snprintf(path, sizeof path, "/proc/self/fd/%d/uppers/%s/%s", view, id, name);
+    if (at->writable >= 0)
+        snprintf(path, sizeof path, "/proc/self/fd/%d/%s", at->writable, name);
+    else
+        snprintf(path, sizeof path, "/proc/self/fd/%d/uppers/%s/%s", at->view, at->id, name);
     return sys_fsconfig(fs, FSCONFIG_SET_STRING, option, path) == 0 ? 0 : fail(f, option);
 }
 
-static int mount_layers(const struct sandbox *s, int view, const struct layers *lower, struct failure *f)
+static int mount_layers(const struct places *at, const struct layers *lower, struct failure *f)
 {
     int fs = sys_fsopen("overlay"), mounted = -1;
     if (fs < 0)
         return fail(f, "open an overlay");
-    if (set_layers(fs, lower, f) == 0 && set_folder(fs, "upperdir", view, s->id, f) == 0 &&
-        set_folder(fs, "workdir", view, s->id, f) == 0) {
+    if (set_layers(fs, lower, f) == 0 && set_folder(fs, "upperdir", at, f) == 0 &&
+        set_folder(fs, "workdir", at, f) == 0) {
         sys_fsconfig(fs, FSCONFIG_SET_FLAG, "volatile", NULL);
+        /* a writable layer may become a snapshot's: whole files, and no folder that points to another */
+        sys_fsconfig(fs, FSCONFIG_SET_STRING, "metacopy", "off");
+        sys_fsconfig(fs, FSCONFIG_SET_STRING, "redirect_dir", "off");
+        sys_fsconfig(fs, FSCONFIG_SET_STRING, "index", "off");
         if (sys_fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL) != 0 ||
             (mounted = sys_fsmount(fs, MOUNT_ATTR_NODEV)) < 0)
             fail(f, "mount the overlay");
@@ -172,21 +194,44 @@ static int open_layers(const struct request *r, int view, struct layers *lower, 
     return 0;
 }
 
+/* A writable layer of its own, where the limit asks for one. */
+static int open_writable(const struct sandbox *s, const struct request *r, int userns, char *path, size_t size,
+                         struct failure *f)
+{
+    struct kernel_mount_attr attr = {.set = MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)userns};
+    path[0] = 0;
+    int own = store_tmpfs(r->disk, f);
+    if (own < 0)
+        return -1;
+    if (like_the_image(r, own, f) == 0) { /* before its ids are mapped: then the host's root is nobody in it */
+        if (sys_mount_setattr(own, &attr) == 0 && attach_view(own, path, size, s->slot + SLOTS) == 0)
+            return own;
+        fail(f, "map the ids of the sandbox's tmpfs");
+    }
+    close(own);
+    return -1;
+}
+
 int overlay_mount(const struct sandbox *s, const struct request *r, int userns, int *out, struct failure *f)
 {
-    int fds[LAYERS_MAX], view = open_view(userns, f);
-    char attached[32];
+    int fds[LAYERS_MAX];
+    char attached[32], attached_own[32] = "";
     struct layers lower = {fds, 0};
+    struct places at = {.view = open_view(userns, f), .writable = -1, .id = s->id};
     *out = -1;
-    if (view < 0)
+    if (at.view < 0)
         return -1;
-    if (attach_view(view, attached, sizeof attached, s->slot) != 0)
+    if (attach_view(at.view, attached, sizeof attached, s->slot) != 0)
         fail(f, "attach the view of the store");
-    else if (open_layers(r, view, &lower, LAYERS_MAX, f) == 0)
-        *out = mount_layers(s, view, &lower, f);
+    else if ((!r->disk_tmpfs || (at.writable = open_writable(s, r, userns, attached_own, sizeof attached_own, f)) >= 0) &&
+             open_layers(r, at.view, &lower, LAYERS_MAX, f) == 0)
+        *out = mount_layers(&at, &lower, f);
     for (size_t i = 0; i < lower.count; i++)
         close(fds[i]);
     detach_view(attached);
-    close(view);
+    detach_view(attached_own);
+    if (at.writable >= 0)
+        close(at.writable);
+    close(at.view);
     return *out < 0 ? -1 : 0;
 }

@@ -103,6 +103,12 @@ static int take(struct request *r, const struct field *field)
     case W_POOL:
         r->pool = field_number(field, 0);
         return 0;
+    case W_DISK:
+        r->disk = field_number(field, 0);
+        return r->disk == 0 ? -1 : 0;
+    case W_DISK_TMPFS:
+        r->disk_tmpfs = field_number(field, 0) != 0;
+        return 0;
     case W_SHM:
         r->shm = field_number(field, 0);
         return 0;

@@ -54,6 +54,8 @@ enum request_tag {
     W_VOLUME_SOURCE = 16, /* text, repeated: a folder of the host, every link in it resolved; its target follows */
     W_VOLUME_TARGET = 17, /* text: where it is inside */
     W_TTL_MS = 18,      /* number: how long a paused sandbox may live; 0: for ever */
+    W_DISK = 25,        /* number: bytes that the writable layer may hold */
+    W_DISK_TMPFS = 26,  /* number: 1: by a tmpfs, else by the store's file system */
     W_CODE = 30,        /* text: what kind of error */
     W_MESSAGE = 31,     /* text */
     W_ERRNO = 32,       /* number */
@@ -106,6 +108,8 @@ struct request {                  /* a create request, taken apart; texts are ow
     size_t layer_count, arg_count, env_count, volume_count, target_count;
     uint64_t memory, cpu_us, pids, pool, shm;
     enum network network;
+    uint64_t disk;                /* bytes that the writable layer may hold; 0: no limit */
+    bool disk_tmpfs;
 };
 
 struct client;
@@ -165,6 +169,11 @@ int overlay_mount(const struct sandbox *s, const struct request *r, int userns, 
 
 /* volume.c */
 int volumes_open(const struct request *r, int userns, int *out, struct failure *f);
+
+/* store.c */
+int store_make(const struct sandbox *s, const struct request *r, struct failure *f);
+int store_remove(const char *id);
+int store_tmpfs(uint64_t bytes, struct failure *f);
 
 /* child.c: the first process of a sandbox, until it becomes the guest. Never returns. */
 struct birth {

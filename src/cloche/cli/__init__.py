@@ -22,6 +22,7 @@ _COMMANDS = {
     "context": ("cloche.cli.context:context", "Keep services by name, and say which one is used."),
     "dataset": ("cloche.cli.dataset:dataset", "Look at sets of tasks."),
     "doctor": ("cloche.cli.doctor:doctor", "Say what this machine can do, and mend what can be mended."),
+    "store": ("cloche.cli.store:store", "Where images and files are kept, and what is enforced."),
     "image": ("cloche.cli.image:image", "Make, list and remove images."),
     "report": ("cloche.cli.report:report", "Show the result table of a finished run."),
     "run": ("cloche.cli.run:run", "Run agents on tasks, each in a fresh sandbox."),

@@ -33,6 +33,7 @@ from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import NetworkPolicy, PreparedImage, SandboxSpec
 
 _FORKS_AT_ONCE = 16
+_ON_DISK = frozenset({Capability.DIFF, Capability.SNAPSHOT, Capability.FORK})
 
 
 class LocalDriver(CapabilityGate):
@@ -259,6 +260,8 @@ class LocalDriver(CapabilityGate):
         info = folder.info()
         if info.state is SandboxState.ENDED:
             raise SandboxLost(f"sandbox {folder.id} is over: {info.reason}")
+        if capability in _ON_DISK and not (self._settings.uppers_dir / folder.id / "upper").is_dir():
+            refuse(self.name, capability)  # what it writes is in memory, where only it sees it
         return folder.record
 
     async def set_network(self, sandbox_id: str, policy: NetworkPolicy) -> NetworkPolicy:

@@ -11,6 +11,7 @@ from cloche.sandbox.spec import Lease, Resources, SandboxSpec
 
 MEMORY_BYTES_MIN = 8 << 20
 _MEMORY_BYTES_MAX = 1 << 50
+DISK_BYTES_MIN = 1 << 20
 CPUS_MIN = 0.01
 _CPUS_MAX = 8192  # the most that Linux is built for
 _PIDS_MAX = 4_194_304  # PID_MAX_LIMIT of the kernel
@@ -24,6 +25,8 @@ def _of_resources(limits: Resources) -> Iterator[str]:
         yield f"a memory limit of {memory} bytes is not between {MEMORY_BYTES_MIN} and {_MEMORY_BYTES_MAX}"
     if limits.cpus is not None and not CPUS_MIN <= limits.cpus <= _CPUS_MAX:
         yield f"{limits.cpus} CPUs: {CPUS_MIN} is the least, {_CPUS_MAX} the most"
+    if limits.disk_bytes is not None and not DISK_BYTES_MIN <= limits.disk_bytes <= _MEMORY_BYTES_MAX:
+        yield f"a disk limit of {limits.disk_bytes} bytes: {DISK_BYTES_MIN} is the least"
     if not 1 <= limits.pids <= _PIDS_MAX:
         yield f"{limits.pids} processes: 1 is the least, {_PIDS_MAX} the most"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cloche.core.errors import InvalidInput
 from cloche.sandbox.guest.frames import Value
+from cloche.sandbox.native import store
 from cloche.sandbox.native.check import check
 from cloche.sandbox.native.volumes import volume_fields
 from cloche.sandbox.native.wire import Tag
@@ -117,6 +118,14 @@ def _limits(spec: SandboxSpec) -> list[tuple[int, Value]]:
     return fields
 
 
+def _disk(spec: SandboxSpec, settings: Settings) -> list[tuple[int, Value]]:
+    """The driver has refused a limit that nothing enforces."""
+    if spec.resources.disk_bytes is None:
+        return []
+    in_memory = store.disk_limits(settings) == store.TMPFS
+    return [(Tag.DISK, spec.resources.disk_bytes), *([(Tag.DISK_TMPFS, 1)] if in_memory else [])]
+
+
 def create_fields(
     spec: SandboxSpec, image: PreparedImage, record: bytes, settings: Settings, gateway: str
 ) -> list[tuple[int, Value]]:
@@ -131,6 +140,7 @@ def create_fields(
         (Tag.HOSTS, hosts(hostname)),
         (Tag.RESOLV, resolv_conf(gateway)),
         *_limits(spec),
+        *_disk(spec, settings),
         (Tag.NETWORK, int(has_link(spec))),
         (Tag.SHM, SHARED_MEMORY_BYTES),
         *volume_fields(spec, settings),

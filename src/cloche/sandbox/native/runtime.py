@@ -13,7 +13,7 @@ from cloche.sandbox import leaks
 from cloche.sandbox.driver import Capability, Denial, Leftover
 from cloche.sandbox.drivers.runtime import Made
 from cloche.sandbox.guest.frames import Fields
-from cloche.sandbox.native import network
+from cloche.sandbox.native import network, store
 from cloche.sandbox.native.cgroups import Cgroups
 from cloche.sandbox.native.finish import finish
 from cloche.sandbox.native.policies import Policies
@@ -52,6 +52,7 @@ class NativeRuntime:
                 Capability.PIDS_LIMIT,
                 Capability.VOLUMES,
                 Capability.DIFF,
+                *([Capability.DISK_LIMIT] if store.disk_limits(self._settings) else []),
                 *(_FREEZING if self._cgroups.layout.freezes else ()),
             }
         )

@@ -52,6 +52,8 @@ class Tag(IntEnum):
     VOLUME_SOURCE = 16
     VOLUME_TARGET = 17
     TTL_MS = 18
+    DISK = 25
+    DISK_TMPFS = 26
     CODE = 30
     MESSAGE = 31
     ERRNO = 32
