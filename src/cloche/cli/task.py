@@ -262,7 +262,7 @@ def _limits(task: Task) -> Iterator[str]:
         yield f"{environment.cpus:g} CPU"
     for what, size in (("memory", environment.memory_bytes), ("storage", environment.storage_bytes)):
         if size is not None:
-            yield f"{what} {size >> 20} MiB" + (" (not enforced)" if what == "storage" else "")
+            yield f"{what} {size >> 20} MiB" + (" (where the store has limits)" if what == "storage" else "")
     agent = task.agent.timeout_s
     yield "agent without time limit" if agent is None else f"agent {agent:g} s"
     yield f"verifier {task.verifier.timeout_s:g} s"

@@ -163,7 +163,8 @@ class Attempt:
                 agent_timeout_s=limits.agent_s,
                 verifier_timeout_s=limits.verifier_s,
                 endpoint=public_url(trial.model.endpoint.base_url) if trial.model else None,
-                not_enforced=list(task.not_enforced),
+                disk_bytes=spec.resources.disk_bytes,
+                not_enforced=[] if spec.resources.disk_bytes else list(task.not_enforced),
             ),
         )
 

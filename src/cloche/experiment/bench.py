@@ -15,7 +15,7 @@ from cloche.core.failures import FAILURES, Failure
 from cloche.experiment.plan import DEFAULT_MEMORY_BYTES, PlannedTrial
 from cloche.experiment.record.export import Job
 from cloche.experiment.secrets import Scrubber
-from cloche.sandbox.driver import Driver
+from cloche.sandbox.driver import Capability, Driver
 from cloche.sandbox.spec import Lease, NetworkPolicy, Resources, SandboxSpec
 from cloche.tasks.model import Environment
 from cloche.tasks.refuse import resolve_env
@@ -79,12 +79,16 @@ def sandbox_spec(
     """Return what a sandbox is asked to be: limits, labels and lease, all known before it is made.
 
     ``total_s`` is how long it may be needed; ``role`` is told in a label where it is not the agent's;
-    ``network`` is the environment's where it is ``None``.
+    ``network`` is the environment's where it is ``None``. A disk limit that the driver cannot enforce is not
+    asked for: the record says so (``not_enforced``), and the task runs.
     """
+    limits_disk = environment.storage_bytes and Capability.DISK_LIMIT in bench.driver.capabilities()
     return SandboxSpec(
         id=sandbox_id,
         resources=Resources(
-            cpus=environment.cpus, memory_bytes=environment.memory_bytes or DEFAULT_MEMORY_BYTES
+            cpus=environment.cpus,
+            memory_bytes=environment.memory_bytes or DEFAULT_MEMORY_BYTES,
+            disk_bytes=environment.storage_bytes if limits_disk else None,
         ),
         network=environment.policy if network is None else network,
         env=resolve_env(environment.env, bench.environ),

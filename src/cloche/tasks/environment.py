@@ -50,7 +50,10 @@ def read_environment(table: Table) -> EnvironmentFields:
     storage = _megabytes(table, "storage_mb", "storage")
     if storage is not None:
         key = "storage_mb" if "storage_mb" in table else "storage"
-        message = f"`{table.name(key)}` is recorded and not enforced: there are no disk limits here yet"
+        message = (
+            f"`{table.name(key)}` holds where the store has disk limits (cloche store show); "
+            "else it is recorded as not enforced"
+        )
         table.doubt(key, "plan/storage_not_enforced", message)
     build_timeout_s = table.number("build_timeout_sec") or BUILD_TIMEOUT_S
     return EnvironmentFields(

@@ -293,7 +293,7 @@ class Task:
 
     @property
     def not_enforced(self) -> tuple[str, ...]:
-        """The limits of the task that hold nobody back, as they are called in ``task.toml``."""
+        """The limits of the task that hold nobody back where the driver has none such, by their names."""
         return ("storage_mb",) if self.environment.storage_bytes is not None else ()
 
 

@@ -223,7 +223,22 @@ async def test_what_a_trial_ran_in_is_on_record(lab: Lab, make_task: MakeTask) -
     assert setting["image_digest"] == image.digest
     assert (setting["driver"], setting["isolation"], setting["network"]) == ("local", "native", "none")
     assert (setting["cpus"], setting["memory_bytes"], setting["pids"]) == (1.0, 256 << 20, 4096)
-    assert setting["not_enforced"] == ["storage_mb"]
+    assert (setting["not_enforced"], setting["disk_bytes"]) == (["storage_mb"], None)
+
+
+async def test_a_tasks_disk_limit_holds_where_there_are_such(
+    lab: Lab, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOCHE_DISK_LIMIT", "tmpfs")
+    solve = (
+        "#!/bin/sh\ndd if=/dev/zero of=/big bs=1M count=20\nsize=$(stat -c %s /big)\nrm /big\n"
+        "[ $size -gt 1048576 ] && [ $size -lt 16777216 ] && touch /root/done\n"
+    )
+    ending = await lab.run([make_task(toml="storage_mb = 16", solve=solve)])
+    setting = _attempt(lab.trial(ending))["setting"]
+    assert isinstance(setting, dict)
+    assert (setting["not_enforced"], setting["disk_bytes"]) == ([], 16 << 20)
+    assert ending.outcomes[0].solved
 
 
 async def test_a_memory_hog_is_ended_reported_and_graded(lab: Lab, make_task: MakeTask) -> None:

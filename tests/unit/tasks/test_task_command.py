@@ -27,7 +27,7 @@ def test_show_tells_what_was_understood(make_task: MakeTask, capsys: pytest.Capt
         "sample",
         "sha256:",
         "environment/Dockerfile (ready within 600 s)",
-        "2 CPU · memory 512 MiB · storage 1024 MiB (not enforced)",
+        "2 CPU · memory 512 MiB · storage 1024 MiB (where the store has limits)",
         "agent without time limit · verifier 600 s",
         "public (the format's default)",
         "agent ada · verifier as the image says",

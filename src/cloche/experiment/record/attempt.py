@@ -82,6 +82,7 @@ class SettingRecord(_Ours):
     network_stated: bool | None = None
     networks: dict[str, NetworkRecord] = Field(default_factory=dict)
     cpus: float | None = None
+    disk_bytes: int | None = None
     memory_bytes: int | None = None
     pids: int | None = None
     agent_timeout_s: float | None = None
