@@ -99,3 +99,12 @@ def test_errors_say_what_and_have_a_status(
     printed, error = cloche(store, *arguments, status=status)
     assert printed == ""
     assert said in error
+
+
+def test_gc_prints_what_it_removed_and_says_how_much(store: ImageStore, base: PreparedImage) -> None:
+    assert cloche(store, "gc", "--budget", "1GiB")[0] == ""
+    printed, said = cloche(store, "gc", "--budget", "0")
+    assert printed == "base:1\n"
+    assert said.startswith("freed ")
+    assert said.endswith("kept 0.0 MB\n")
+    assert store.list() == ()
