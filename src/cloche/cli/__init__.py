@@ -24,9 +24,11 @@ _COMMANDS = {
     "doctor": ("cloche.cli.doctor:doctor", "Say what this machine can do, and mend what can be mended."),
     "store": ("cloche.cli.store:store", "Where images and files are kept, and what is enforced."),
     "image": ("cloche.cli.image:image", "Make, list and remove images."),
+    "key": ("cloche.cli.key:key", "Make, list and revoke the keys of a service."),
     "report": ("cloche.cli.report:report", "Show the result table of a finished run."),
     "run": ("cloche.cli.run:run", "Run agents on tasks, each in a fresh sandbox."),
     "sandbox": ("cloche.cli.sandbox:sandbox", "Make and use sandboxes by hand."),
+    "serve": ("cloche.cli.serve:serve", "Serve sandboxes over HTTP."),
     "task": ("cloche.cli.task:task", "Look at tasks, check them, begin new ones."),
     "version": ("cloche.cli.version:version", "Print the version."),
 }

@@ -178,6 +178,12 @@ def _other_rows() -> Iterator[FailureKind]:
         ("user/conflict", "what is there already stands against it", "BadRequestError"),
         ("user/quota", "the key has used up what it may ask for", "BadRequestError"),
         ("user/rate", "more requests than the key may make", "BadRequestError"),
+        ("user/unauthorised", "the request carries no key, or one that is not known", "BadRequestError"),
+        ("user/forbidden", "the key may not do that", "BadRequestError"),
+        ("user/method", "the path does not know that method", "BadRequestError"),
+        ("user/too_large", "the body is too large", "BadRequestError"),
+        ("user/media_type", "the body is of another type than is wanted", "BadRequestError"),
+        ("user/range", "the file has no such range", "BadRequestError"),
         ("user/interrupted", "somebody stopped the run", "CancelledError"),
         ("plan/refused", "the plan asks for what cannot be done here", _UNSUPPORTED),
     )

@@ -76,8 +76,11 @@ class Sandbox:
 
     # ---- commands ----
 
-    def _begin(self, command: Command) -> Process:
-        """Send the start, and the input behind it, without waiting."""
+    def begin(self, command: Command) -> Process:
+        """Send the start, and the input behind it, without waiting: ``wait`` tells what became of it.
+
+        Raises InvalidInput for what cannot be a command, or SandboxLost.
+        """
         try:
             started = self._connection.call(Type.START, start_fields(command, self.spec, self.image))
         except ValueError as error:
@@ -99,7 +102,7 @@ class Sandbox:
         A command that cannot be started is one that ended with START_FAILED. Raises InvalidInput,
         InfraError (too many) or SandboxLost.
         """
-        process = self._begin(command)
+        process = self.begin(command)
         await process.started()
         return process
 
@@ -109,7 +112,7 @@ class Sandbox:
         When the waiting task is cancelled the command's whole tree is ended first. A connection that is
         lost in mid-command gives SANDBOX_LOST.
         """
-        process = self._begin(command)
+        process = self.begin(command)
         try:
             return await process.wait(on_output=on_output)
         except BaseException:
@@ -145,6 +148,10 @@ class Sandbox:
         """How many processes the memory limit is known to have ended, as far as commands showed it."""
         return self._oom.seen
 
+    async def oom_kills(self) -> int | None:
+        """Return how many processes the memory limit has killed; None where the guest sees that itself."""
+        return await self._oom.count()
+
     async def kill_all(self) -> None:
         """End every command's whole tree and every process but the guest; returns when they are gone."""
         await self._ask(Type.KILL_ALL)
@@ -159,9 +166,9 @@ class Sandbox:
         """Replace a file at once, making the folders above it. It belongs to ``user``, else to root."""
         await self._files.write(path, data, mode=mode, user=user)
 
-    def read_stream(self, path: str, *, offset: int = 0) -> AsyncIterator[bytes]:
-        """Yield the file's bytes."""
-        return self._files.read_stream(path, offset=offset)
+    def read_stream(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Yield the file's bytes, from ``offset``, at most ``length`` of them."""
+        return self._files.read_stream(path, offset=offset, length=length)
 
     async def write_stream(
         self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, user: str | None = None
@@ -247,6 +254,16 @@ class Sandbox:
         """Return what is left of the lease's ``ttl_s``; None when nothing limits it."""
         left = dict(await self._ask(Type.PING)).get(Tag.TTL_ALONE_MS)
         return None if left is None else number(left) / 1000
+
+    def hand_over(self) -> tuple[asyncio.Transport, str]:
+        """Give the line to the guest away, with how it ends trees (HELLO's ``TREE``).
+
+        It was greeted, and nothing is under way on it; nothing can be asked of this handle from then on.
+        Raises SandboxLost.
+        """
+        if self._beating is not None:
+            self._beating.cancel()
+        return self._connection.hand_over(), self._connection.tree
 
     async def delete(self) -> None:
         """End the sandbox; nothing of it is left. Deleting twice is no error."""

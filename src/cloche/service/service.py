@@ -46,6 +46,7 @@ from cloche.service.shapes import error_body, forked, network_of, policy_of, spe
 
 _LIVE = (State.READY, State.PAUSED)
 _DEFAULT = ServiceSettings()
+_SILENT_S = 10.0
 
 
 class ImageResolver(Protocol):
@@ -73,6 +74,18 @@ class SandboxService:
         self._handles: dict[str, asyncio.Task[Sandbox]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._looked_at = 0.0
+
+    @property
+    def driver(self) -> Driver:
+        """The driver below."""
+        return self._driver
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the driver has answered lately, and what lives is being watched."""
+        watched = self._watching is not None and not self._watching.done()
+        return watched and time.monotonic() - self._looked_at < _SILENT_S + self._settings.look_s
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -132,6 +145,7 @@ class SandboxService:
         """Take up what the driver lists and is not known, and what has ended by itself."""
         watched = {key for key, entry in self._entries.items() if entry.view.state in _LIVE}
         found = {info.id: info for info in await self._driver.list()}
+        self._looked_at = time.monotonic()
         for sandbox_id, info in found.items():
             if sandbox_id in self._entries or info.spec is None:
                 continue

@@ -149,6 +149,14 @@ class Call:
         if self.reply.done():
             self.reply.result()
 
+    async def settled(self) -> None:
+        """Wait until the guest has used all that was sent. Raises as ``result`` does when it ended early."""
+        while self._credit < WINDOW_BYTES and not self.reply.done():
+            self._room = self._connection.loop.create_future()
+            await self._room
+        if self.reply.done():
+            self.reply.result()
+
     def send_at_once(self, data: bytes) -> bool:
         """Send bytes if there is credit for all of them; False, with nothing sent, if not."""
         if len(data) > self._credit:
@@ -297,6 +305,15 @@ class GuestConnection(asyncio.Protocol):
         """Exchange versions. Raises RequestFailed or SandboxLost."""
         reply = dict(await self.ask(Type.HELLO, [(Tag.VERSION, PROTOCOL_VERSION)]))
         self.tree = reply.get(Tag.TREE, b"").decode()
+
+    def hand_over(self) -> asyncio.Transport:
+        """Give the greeted line away to another protocol; nothing can be asked here from then on."""
+        if self._transport is None or self._lost is not None:
+            raise SandboxLost("the connection is gone")
+        transport, self._transport = self._transport, None
+        self._fail("the line was given away")
+        self.closed.set_result(None)
+        return transport
 
     async def close(self) -> None:
         """Let go of the connection; the guest and its commands live on."""

@@ -34,6 +34,10 @@ class OomWatch:
         self._kills = kills
         self.seen = 0
 
+    async def count(self) -> int | None:
+        """Return how many processes were killed so far; None where the guest sees that for itself."""
+        return None if self._kills is None else await self._kills()
+
     async def refine(self, end: EndRecord, before: int) -> EndReason:
         """Return the reason, OUT_OF_MEMORY where a kill nobody asked for goes with a new OOM kill."""
         suspicious = (end.reason is EndReason.SIGNAL and end.unexpected) or (
@@ -178,6 +182,20 @@ class Process:
             await call.send(data)
         except RequestFailed as failure:
             raise as_error(failure, f"standard input of command {self.id}") from failure
+
+    async def settled(self) -> None:
+        """Wait until the command has taken all that was written. Raises InvalidInput when closed."""
+        if self._input is not None:
+            try:
+                await self._input.settled()
+            except RequestFailed as failure:
+                raise as_error(failure, f"standard input of command {self.id}") from failure
+
+    def leave_input(self) -> None:
+        """Let go of its standard input, which stays open: another handle may write on."""
+        if self._input is not None:
+            self._input.abandon()
+            self._input = None
 
     async def close_stdin(self) -> None:
         """Close its standard input; on a terminal send what ends the input there (^D)."""
