@@ -42,6 +42,7 @@ from cloche.experiment.record.files import make_private, recording, write_text
 from cloche.experiment.record.trial import TrialFolder
 from cloche.experiment.services import begin
 from cloche.experiment.shield import thread_to_the_end, to_the_end
+from cloche.experiment.sides import Sides
 from cloche.experiment.stage import Stage, agent_context, bring_skills
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.spec import PreparedImage
@@ -63,11 +64,13 @@ class Attempt:
         number: int,
         *,
         verifier_images: Mapping[str, PreparedImage] | None = None,
+        service_images: Mapping[str, PreparedImage] | None = None,
         on_phase: Callable[[str], None] = lambda _phase: None,
     ) -> None:
-        """``task`` is the trial's; ``verifier_images`` are those of verifiers of their own, by step.
+        """Touch nothing yet; ``task`` is the trial's.
 
-        ``on_phase`` is told the name of each phase as it begins.
+        ``verifier_images`` are those of verifiers of their own, by step, ``service_images`` those of the
+        task's services, by name. ``on_phase`` is told the name of each phase as it begins.
         """
         self._on_phase = on_phase
         self._bench = bench
@@ -79,15 +82,23 @@ class Attempt:
         self._lines: list[str] = []
         self._stages = [self._stage(index) for index in range(len(task.stages))]
         self._reached: list[Stage] = []
-        self._spec = sandbox_spec(
-            bench,
-            trial,
-            task.environment,
-            number=number,
-            sandbox_id=new_id("sb"),
-            total_s=total([stage.limits for stage in self._stages]),
+        total_s = total([stage.limits for stage in self._stages])
+        spec = sandbox_spec(
+            bench, trial, task.environment, number=number, sandbox_id=new_id("sb"), total_s=total_s
         )
         self._boxes = Boxes(bench.driver, self._log)
+        self._sides = Sides(
+            bench=bench,
+            trial=trial,
+            task=task,
+            boxes=self._boxes,
+            images=service_images or {},
+            number=number,
+            unit_id=spec.id,
+            total_s=total_s,
+            log=self._log,
+        )
+        self._spec = self._sides.join(spec)
         self._grader = Grader(bench=bench, boxes=self._boxes, images=verifier_images or {}, number=number)
         self._phases: dict[str, Span] = {}
         self._failure: Failure | None = None
@@ -165,6 +176,7 @@ class Attempt:
                 endpoint=public_url(trial.model.endpoint.base_url) if trial.model else None,
                 disk_bytes=spec.resources.disk_bytes,
                 not_enforced=[] if spec.resources.disk_bytes else list(task.not_enforced),
+                services={name: image.digest for name, image in self._sides.images.items()},
             ),
         )
 
@@ -226,12 +238,14 @@ class Attempt:
     async def _create(self) -> Sandbox:
         """Make the sandbox and have it ready: its folders, its files, its health, the agent's skills."""
         environment = self._task.environment
+        await self._sides.start()
         sandbox = await self._boxes.create(self._spec, self._image)
         await prepare_paths(sandbox, self._task)
         await begin(sandbox, environment, self._log)
         skills_dir = await bring_skills(sandbox, self._task, self._log)
         for stage in self._stages:
             stage.context.skills_dir = skills_dir
+            stage.sides = tuple(self._sides.ids)
         return sandbox
 
     # --- the end ---

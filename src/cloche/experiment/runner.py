@@ -57,6 +57,7 @@ class State:
     outcome: TrialOutcome
     image: PreparedImage | None = None
     verifier_images: Mapping[str, PreparedImage] = field(default_factory=dict)
+    service_images: Mapping[str, PreparedImage] = field(default_factory=dict)
 
     @property
     def attempts(self) -> int:
@@ -265,6 +266,10 @@ class Runner:
         try:
             image = await self._prepare(task, limit_s)
             verifier_images = await self._verifier_images(task, limit_s)
+            service_images = {
+                service.name: await self._prepare(replace(task, environment=service.environment), limit_s)
+                for service in task.environment.services
+            }
         except Exception as error:  # noqa: BLE001  # boundary: image
             if isinstance(error, ClocheError):
                 self._watch.trouble(error)
@@ -275,6 +280,7 @@ class Runner:
         for state in states:
             state.image = image
             state.verifier_images = verifier_images
+            state.service_images = service_images
         self._tell(Ready(at_s=self._clock(), names=names))
 
     async def _verifier_images(self, task: Task, limit_s: float) -> dict[str, PreparedImage]:
@@ -325,6 +331,7 @@ class Runner:
                 image,
                 number,
                 verifier_images=state.verifier_images,
+                service_images=state.service_images,
                 on_phase=partial(self._reached, plan.name, number),
             )
             try:

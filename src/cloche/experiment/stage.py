@@ -60,6 +60,7 @@ class Stage:
     on_phase: Callable[[str], None] = lambda _phase: None
     phases: dict[str, Span] = field(default_factory=dict)
     ends: Counter[str] = field(default_factory=Counter)
+    sides: tuple[str, ...] = ()
     networks: dict[str, NetworkPolicy] = field(default_factory=dict)
     network: NetworkPolicy = field(init=False)
     failure: Failure | None = None
@@ -119,6 +120,8 @@ class Stage:
         """
         wanted = self.task.environment.policy if policy is None else policy
         if self.network != wanted:
+            for side in self.sides:  # or the agent could go out by way of a service
+                await self.bench.driver.set_network(side, wanted)
             self.network = await self.bench.driver.set_network(sandbox.id, wanted)
             self.log(f"network: {wanted.mode.value} {' '.join(wanted.allow)}".rstrip())
         self.networks[phase] = self.network

@@ -155,6 +155,7 @@ class Environment:
     network: TaskNetwork = TaskNetwork.PUBLIC
     network_stated: bool = False
     allowed_hosts: tuple[str, ...] = ()
+    services: tuple[Service, ...] = ()
 
     @property
     def context(self) -> Path | None:
@@ -167,6 +168,19 @@ class Environment:
     def policy(self) -> NetworkPolicy:
         """What the sandbox may reach, unless a phase says otherwise."""
         return self.network.policy(self.allowed_hosts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A sandbox beside the agent's, in one unit with it and reached by ``name``.
+
+    It has the network of the task's environment. ``None`` for ``entrypoint`` and ``command``: the image's.
+    """
+
+    name: str
+    environment: Environment
+    entrypoint: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

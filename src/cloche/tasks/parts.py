@@ -21,6 +21,7 @@ from cloche.tasks.model import (
     Environment,
     EnvValue,
     Refusal,
+    Service,
     Solution,
     Step,
     TaskNetwork,
@@ -107,24 +108,48 @@ class Parts:
             self._refuse(name, "plan/compose", message, "keep to plain YAML", error.line)
             return environment
         for unmapped in found.unmapped:
-            message = f"its {COMPOSE} asks for what one sandbox does not have: {unmapped.message}"
-            hint = "a single service `main` with image or build, environment, user and working_dir is read"
+            message = f"its {COMPOSE} asks for what sandboxes do not have: {unmapped.message}"
+            hint = "docs/tasks.md lists what is read of a service"
             self._refuse(name, "plan/compose", message, hint, unmapped.line)
         environment = self._composed_image(environment, found, dockerfile)
-        env = {
-            key: EnvValue(text=text, where=self._folder.where(name, line))
-            for key, (text, line) in found.env.items()
-        }
         no_network = found.no_network and not environment.network_stated
         return replace(
             environment,
-            env={**env, **environment.env},
+            env={**self._composed_env(found), **environment.env},
             user=found.user,
             workdir=environment.workdir or found.workdir,
             cpus=environment.cpus or found.cpus,
             memory_bytes=environment.memory_bytes or found.memory_bytes,
             network=TaskNetwork.NO_NETWORK if no_network else environment.network,
             network_stated=environment.network_stated or no_network,
+            healthcheck=environment.healthcheck or found.healthcheck,
+            services=tuple(self._composed_service(service) for service in found.services),
+        )
+
+    def _composed_env(self, found: Composed) -> dict[str, EnvValue]:
+        where = self._folder.where
+        return {
+            key: EnvValue(text=text, where=where(f"environment/{COMPOSE}", line))
+            for key, (text, line) in found.env.items()
+        }
+
+    def _composed_service(self, found: Composed) -> Service:
+        environment = Environment(
+            build_timeout_s=self._config.environment.build_timeout_s,
+            env=self._composed_env(found),
+            user=found.user,
+            workdir=found.workdir,
+            cpus=found.cpus,
+            memory_bytes=found.memory_bytes,
+            healthcheck=found.healthcheck,
+            network=self._config.environment.network,
+            allowed_hosts=self._config.environment.allowed_hosts,
+        )
+        return Service(
+            name=found.name,
+            environment=self._composed_image(environment, found, None),
+            entrypoint=found.entrypoint,
+            command=found.command,
         )
 
     def _composed_image(

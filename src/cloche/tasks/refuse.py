@@ -43,6 +43,7 @@ def refusals(task: Task, environ: Mapping[str, str] | None = None) -> list[Refus
 def environments(task: Task) -> Iterator[Env]:
     """Yield every table of variables that a run of the task may use, those of its steps too."""
     yield task.environment.env
+    yield from (service.environment.env for service in task.environment.services)
     for stage in task.stages:
         yield stage.verifier.env
         yield stage.solution.env
@@ -54,7 +55,7 @@ def needs(task: Task) -> frozenset[Capability]:
     """Return what a driver must be able to do, beyond running commands, to execute a task."""
     own = task.environment.policy
     policies = [own]
-    found: set[Capability] = set()
+    found = {Capability.UNIT} if task.environment.services else set()
     for stage in task.stages:
         place = stage.verifier.environment.policy if stage.verifier.environment else own
         grading = place if stage.verifier.network is None else stage.verifier.network

@@ -71,3 +71,49 @@ async def test_an_allowlist_holds_for_all_phases_and_a_verifier_of_its_own_has_i
     folder = lab.trial(ending)
     assert (folder / "artifacts/logs/artifacts/agent").read_text().split() == [FIRST]
     assert (folder / "verifier/seen").read_text().split() == [SECOND]
+
+
+SERVICE = f"""
+services:
+  main:
+    image: {IMAGE}
+    depends_on: [shelf]
+  shelf:
+    image: {IMAGE}
+    environment: {{ WORD: heather }}
+    command: sh -c 'until [ -e /tmp/go ]; do touch /tmp/go; done; nc -ll -p 5000 -e echo $WORD'
+    healthcheck:
+      test: test -e /tmp/go
+      interval: 50ms
+"""
+
+
+async def test_a_service_is_reached_by_its_name_by_agent_and_verifier_and_gone_with_them(
+    lab: Lab, make_task: MakeTask
+) -> None:
+    ask = "until nc -w 2 shelf 5000 </dev/null; do usleep 20000; done"
+    path = make_task(
+        solve=f"#!/bin/sh\n({ask}) > /logs/artifacts/agent\n",
+        test=f"#!/bin/sh\n({ask}) > /logs/verifier/seen\n({PROBE}) >> /logs/verifier/seen\n"
+        "echo 1 > /logs/verifier/reward.txt\n",
+        files={"environment/docker-compose.yaml": SERVICE.replace("$WORD", "$$WORD")},
+    )
+    ending = await lab.run([path])
+    assert ending.outcomes[0].solved, ending.outcomes[0].failure
+    folder = lab.trial(ending)
+    assert (folder / "artifacts/logs/artifacts/agent").read_text() == "heather\n"
+    assert (folder / "verifier/seen").read_text() == "heather\n"  # and nobody else: it has no network
+    record = json.loads((folder / "attempt.json").read_text())
+    assert list(record["setting"]["services"]) == ["shelf"]
+    assert await lab.driver.list() == []
+
+
+async def test_a_service_that_does_not_become_healthy_is_an_infrastructure_failure(
+    lab: Lab, make_task: MakeTask
+) -> None:
+    broken = SERVICE.replace("test -e /tmp/go\n", "test -e /nowhere\n").replace("$WORD", "$$WORD")
+    ending = await lab.run([make_task(files={"environment/docker-compose.yaml": broken})])
+    failure = ending.outcomes[0].failure
+    assert failure is not None
+    assert failure.code == "infra/healthcheck"
+    assert await lab.driver.list() == []

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloche.sandbox.driver import Capability
 from cloche.tasks import load_task, refusals
 from cloche.tasks.compose import Composed, read_compose
 from cloche.tasks.model import TaskNetwork
-from cloche.tasks.refuse import resolve_env
+from cloche.tasks.refuse import needs, resolve_env
 from cloche.tasks.yaml import Node, YamlError, parse
 
 MakeTask = Callable[..., Path]
@@ -156,18 +157,76 @@ def test_an_image_of_the_service_needs_no_dockerfile(make_task: MakeTask) -> Non
     assert load_task(make_task(files=files)).environment.docker_image == "debian:12"
 
 
+SERVICES = """
+services:
+  main:
+    build: .
+    depends_on:
+      api: { condition: service_healthy }
+  api:
+    build: { context: ., dockerfile: api.Dockerfile }
+    depends_on: [db]
+    command: serve --port "80 81"
+  db:
+    image: debian:12
+    entrypoint: ["/bin/sh", "-c"]
+    command: ["sleep 1"]
+    environment: { MODE: fast }
+    healthcheck:
+      test: ["CMD", "test", "-e", "/a b"]
+      interval: 1m30s
+      timeout: 500ms
+      retries: 2
+"""
+
+
+def test_services_beside_main_are_read_in_the_order_in_which_they_start(make_task: MakeTask) -> None:
+    files = {"environment/docker-compose.yaml": SERVICES, "environment/api.Dockerfile": "FROM debian:12\n"}
+    task = load_task(make_task(files=files))
+    assert refusals(task, {}) == []
+    db, api = task.environment.services
+    assert (db.name, db.environment.docker_image, db.entrypoint, db.command) == (
+        "db",
+        "debian:12",
+        ("/bin/sh", "-c"),
+        ("sleep 1",),
+    )
+    assert db.environment.env["MODE"].text == "fast"
+    check = db.environment.healthcheck
+    assert check is not None
+    assert (check.command, check.interval_s, check.timeout_s, check.retries) == (
+        "test -e '/a b'",
+        90.0,
+        0.5,
+        2,
+    )
+    assert (api.name, api.entrypoint, api.command) == ("api", None, ("serve", "--port", "80 81"))
+    assert api.environment.dockerfile is not None
+    assert api.environment.dockerfile.name == "api.Dockerfile"
+    assert Capability.UNIT in needs(task)
+
+
 @pytest.mark.fault("compose-with-services")
 @pytest.mark.parametrize(
     ("text", "line", "named"),
     [
-        ("services:\n  main: {}\n  redis:\n    image: redis\n", 3, "the service `redis` beside `main`"),
+        ("services:\n  main: {}\n  redis:\n    cpus: 1\n", 3, "neither `image` nor `build` of `redis`"),
+        ("services:\n  main: {}\n  A.b:\n    image: x\n", 3, "the service `A.b`, whose name"),
+        ("services:\n  main: {}\n  db:\n    image: x\n    ports: ['80:80']\n", 5, "`ports` of `db`"),
+        ("services:\n  main: {}\n  db:\n    image: x\n    volumes: [/:/h]\n", 5, "a volume of `db`"),
+        (
+            "services:\n  main: {}\n  db:\n    image: x\n    network_mode: none\n",
+            3,
+            "`network_mode: none` of `db`",
+        ),
+        ("services:\n  main: {}\n  a:\n    image: x\n    depends_on: [a]\n", 1, "wait for each other"),
         ("services:\n  main:\n    privileged: true\n", 3, "`privileged` of `main`"),
         ("services:\n  main:\n    volumes:\n      - /etc:/etc\n", 4, "a volume of `main`"),
         ("services:\n  main: {}\nvolumes: {}\n", 3, "`volumes`"),
         ("services:\n  app: {}\n", 1, "it has no service `main`"),
         ("services:\n  main:\n    network_mode: host\n", 3, "`network_mode: host` of `main`"),
         ("services:\n  main:\n    build: ../x\n", 3, "`build` of `main` outside environment/"),
-        ("services:\n  main:\n    depends_on: [db]\n", 3, "`depends_on` of `main`"),
+        ("services:\n  main:\n    depends_on: [db]\n", 1, "`depends_on: db` of `main`"),
         ("services:\n  main:\n    mem_limit: much\n", 3, "`mem_limit` of `main` that is no size"),
         ("services:\n  main:\n    mem_limit: 1m\n", 3, "`mem_limit` of `main` below 8 MiB"),
         ("services:\n  main:\n    cpus: 0.001\n", 3, "`cpus` of `main` below 0.01"),

@@ -71,7 +71,8 @@ class SettingRecord(_Ours):
 
     ``network_stated`` is false where the task says nothing about its network and the default holds.
     ``networks`` says what held in each phase that was reached: ``environment``, ``agent``, ``verifier``, with
-    ``STEP/`` in front for a task in steps.
+    ``STEP/`` in front for a task in steps. ``services`` has the image digest of each service beside the
+    agent's sandbox.
     """
 
     driver: str = ""
@@ -81,6 +82,7 @@ class SettingRecord(_Ours):
     network: str = ""
     network_stated: bool | None = None
     networks: dict[str, NetworkRecord] = Field(default_factory=dict)
+    services: dict[str, str] = Field(default_factory=dict)
     cpus: float | None = None
     disk_bytes: int | None = None
     memory_bytes: int | None = None
