@@ -17,6 +17,7 @@ from cloche.sandbox.driver import SandboxState
 from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.handle import Sandbox
 from cloche.sandbox.images.digest import tree_digest
+from cloche.sandbox.images.disk import waiting_lock
 from cloche.sandbox.images.gc import gc
 from cloche.sandbox.images.store import ImageStore
 from cloche.sandbox.native import store_copy, store_snapshot
@@ -281,6 +282,18 @@ async def test_gc_keeps_what_forks_and_live_snapshots_need(
             assert gc(store, 0).removed == ()
             assert await sh(fork, "cat /w") == "x\n"
     assert gc(store, 0).removed == ("held:1",)
+
+
+async def test_a_forks_layer_that_could_not_go_goes_with_the_next_delete(
+    driver: LocalDriver, sandbox: Sandbox, store: ImageStore, busybox_image: PreparedImage
+) -> None:
+    (fork,) = await driver.fork(sandbox.id, [SandboxSpec()])
+    async with waiting_lock(store.root / "locks" / "builds", shared=True):  # a build stands on layers
+        await fork.delete()
+        assert len(list(store.settings.layers_dir.iterdir())) == 2
+    async with await driver.create(SandboxSpec(), busybox_image):
+        pass
+    assert len(list(store.settings.layers_dir.iterdir())) == 1
 
 
 @pytest.mark.fault("snapshot-of-a-hostile-tree")

@@ -130,6 +130,21 @@ class ImageStore:
     def digests_in_use(self) -> dict[str, str]:
         """Return image digest → id of a sandbox that runs on it, from the run directory's records."""
         used = {}
+        for sandbox_id, image in self._images_of_records():
+            digest = image.get("digest") if isinstance(image, dict) else image
+            if isinstance(digest, str):
+                used[digest] = sandbox_id
+        return used
+
+    def layers_in_use(self) -> set[str]:
+        """Return the layers' folders that sandboxes run on, from the run directory's records.
+
+        The images of nearly all are in the store; of one that was made by hand only the record tells.
+        """
+        images = (image for _, image in self._images_of_records() if isinstance(image, dict))
+        return {str(path) for image in images for path in image.get("layers", ())}
+
+    def _images_of_records(self) -> Iterator[tuple[str, Any]]:
         for path in self.settings.sandboxes_dir.glob("*/record.json"):
             try:
                 record = read_json(path)
@@ -139,11 +154,7 @@ class ImageStore:
                     hint="cloche sandbox reap",
                     where=str(path),
                 ) from error
-            image = record.get("image") if isinstance(record, dict) else None
-            digest = image.get("digest") if isinstance(image, dict) else image
-            if isinstance(digest, str):
-                used[digest] = path.parent.name
-        return used
+            yield path.parent.name, record.get("image") if isinstance(record, dict) else None
 
     # --- writing ---
 
@@ -300,18 +311,22 @@ class ImageStore:
         else:
             self.drop(record.digest, [record])
 
-    def free_layers(self) -> None:
-        """Remove our layers that no manifest needs. Call it with the lock held (``writing``).
+    def free_layers(self) -> bool:
+        """Remove our layers that no manifest and no sandbox needs. Call it with the lock held (``writing``).
 
-        While a build runs they stay, since it may stand on them; the next removal frees them. A layer is
-        taken from its place before it is emptied, so that there is never a half one under its name.
+        While a build runs they stay (False), since it may stand on them; the next removal frees them. A
+        layer is taken from its place before it is emptied, so that there is never a half one under its name.
         """
         needed = {layer.path for manifest in self.manifests() for layer in manifest.layers}
         with try_locked(self.root / "locks" / "builds") as alone:
-            for path in self.settings.layers_dir.glob("*") if alone else ():
-                if f"{self.settings.layers_dir.name}/{path.name}" not in needed:
+            folder = self.settings.layers_dir
+            spare = {path for path in folder.glob("*") if f"{folder.name}/{path.name}" not in needed}
+            used = self.layers_in_use() if alone and spare else set()
+            for path in spare if alone else ():
+                if str(path) not in used:
                     with self.staging.folder("gone") as place:
                         path.rename(place / "layer")
+            return alone
 
     # --- inside ---
 

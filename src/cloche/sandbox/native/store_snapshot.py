@@ -152,8 +152,7 @@ def forget_forks(store: ImageStore) -> None:
             with alone(manifest_path(store.settings, record.digest)) as free:
                 if free:
                     store.drop_name(record)
-        store.free_layers()
-        if not any(one.origin == FORK for one in store.records()):
+        if store.free_layers() and not any(one.origin == FORK for one in store.records()):
             mark.unlink(missing_ok=True)
 
 
