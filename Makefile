@@ -1,5 +1,5 @@
 # The same few scripts by hand and in CI.
-.PHONY: demo test setup check bench soak clean
+.PHONY: demo test test-vm fuzz setup check bench soak clean
 
 demo:  ## set everything up and run the shipped tasks; ends with the result table
 	@scripts/setup demo
@@ -9,6 +9,14 @@ test:  ## everything the project is tested by
 	@scripts/setup test
 	@scripts/check
 	@scripts/test
+
+test-vm:  ## the sandbox and escape suites under pure cgroup v2, in an emulated machine
+	@scripts/setup vm
+	@scripts/test-vm
+
+fuzz:  ## the C parsers, ten minutes each
+	@scripts/setup test
+	@scripts/fuzz
 
 setup:
 	@scripts/setup test

@@ -46,15 +46,16 @@ static bool volumes_valid(const struct request *r)
 
 static int append(char ***list, size_t *count, const struct field *field)
 {
-    if (*count >= LIST_MAX)
+    char *text = *count < LIST_MAX ? field_text(field) : NULL;
+    char **longer = text == NULL ? NULL : realloc(*list, (*count + 2) * sizeof *longer);
+    if (longer == NULL) {
+        free(text);
         return -1;
-    char **longer = realloc(*list, (*count + 2) * sizeof *longer);
-    if (longer == NULL)
-        return -1;
+    }
     *list = longer;
-    longer[*count] = field_text(field);
-    longer[*count + 1] = NULL;
-    return longer[*count] == NULL ? -1 : ((*count)++, 0);
+    longer[(*count)++] = text;
+    longer[*count] = NULL;
+    return 0;
 }
 
 static int take_text(char **out, const struct field *field)

@@ -17,7 +17,7 @@ from cloche.sandbox.guest import trees
 from cloche.sandbox.guest.connection import GuestConnection
 from cloche.sandbox.guest.errors import RequestFailed, as_error
 from cloche.sandbox.guest.files import Files
-from cloche.sandbox.guest.frames import Fields, Tag, Type, Value, number
+from cloche.sandbox.guest.frames import Fields, Tag, Type, Value, next_page, number, required
 from cloche.sandbox.guest.process import OomWatch, Process
 from cloche.sandbox.guest.records import Chunk, CommandStatus, FileInfo, FileKind, command_status
 from cloche.sandbox.guest.start import start_fields
@@ -131,16 +131,16 @@ class Sandbox:
     async def commands(self) -> list[CommandStatus]:
         """Return the commands that run and those that are remembered, in that order."""
         found: dict[str, CommandStatus] = {}
-        offset: int | None = 0
-        while offset is not None:
-            fields = await self._ask(Type.COMMANDS, (Tag.OFFSET, offset))
-            offset = None
+        following: int | None = 0
+        while following is not None:
+            at, following = following, None
+            fields = await self._ask(Type.COMMANDS, (Tag.OFFSET, at))
             for tag, value in fields:
                 if tag == Tag.ENTRY:
                     status = command_status(value)
                     found[status.id] = status
                 elif tag == Tag.NEXT:
-                    offset = number(value)
+                    following = next_page(value, at)
         return list(found.values())
 
     @property
@@ -248,7 +248,7 @@ class Sandbox:
 
     async def ping(self) -> float:
         """Ask the guest whether it is well; returns the seconds since it started."""
-        return number(dict(await self._ask(Type.PING))[Tag.DURATION_US]) / 1e6
+        return number(required(dict(await self._ask(Type.PING)), Tag.DURATION_US)) / 1e6
 
     async def ttl_left_s(self) -> float | None:
         """Return what is left of the lease's ``ttl_s``; None when nothing limits it."""

@@ -34,7 +34,11 @@ from cloche.sandbox.guest.frames import (
 
 READ_WINDOW_BYTES = 1 << 20
 """What the guest may send on one stream before the reader has taken it."""
+HELD_BYTES_MAX = 64 << 20
+"""What a guest holds of one stream at most, and so may send at a stroke where all of it was asked for."""
 _PIECE_BYTES = 65536
+_JOINED_BYTES_MAX = 32768
+_PIECES_MAX = 8192
 _SUN_PATH_BYTES_MAX = 107
 _HELLO_TIMEOUT_S = 10.0
 
@@ -47,19 +51,25 @@ class Call:
         "_credit",
         "_data",
         "_granted",
+        "_held",
+        "_next",
         "_room",
         "_sent",
         "_unclaimed",
         "_waiter",
+        "_window",
         "id",
         "reply",
     )
 
-    def __init__(self, connection: GuestConnection, request_id: int) -> None:
+    def __init__(self, connection: GuestConnection, request_id: int, window: int = READ_WINDOW_BYTES) -> None:
         self._connection = connection
         self.id = request_id
         self.reply: asyncio.Future[Fields] = connection.loop.create_future()
-        self._data: deque[tuple[int, bytes]] = deque()
+        self._data: deque[tuple[int, bytes | bytearray]] = deque()
+        self._window = window
+        self._held = 0
+        self._next = 0
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._credit = WINDOW_BYTES
@@ -72,9 +82,30 @@ class Call:
         return await self.reply
 
     def feed(self, body: bytes) -> None:
-        """Take data that the guest sent."""
-        self._data.append(split_data(body))
+        """Take data that the guest sent, no more than it may. Raises TornFrame."""
+        offset, data = split_data(body)
+        if offset < self._next:
+            raise TornFrame("data that goes back")
+        follows = offset == self._next
+        self._next = offset + len(data)
+        self._held += len(data)
+        if self._held > self._window:
+            raise TornFrame("more data than there was credit for")
+        last = self._data[-1][1] if self._data and follows else None
+        if last is not None and len(last) + len(data) <= _JOINED_BYTES_MAX:
+            self._join(data)  # so that many small pieces do not cost more than their bytes
+        elif data:
+            self._data.append((offset, data))
+        if len(self._data) > _PIECES_MAX:
+            raise TornFrame("data in more pieces than anybody needs")
         self._wake()
+
+    def _join(self, data: bytes) -> None:
+        offset, last = self._data[-1]
+        if isinstance(last, bytes):
+            last = bytearray(last)
+            self._data[-1] = (offset, last)
+        last += data
 
     def grant(self, count: int) -> None:
         """Take credit that the guest gave."""
@@ -107,7 +138,8 @@ class Call:
         while True:
             while self._data:
                 offset, data = self._data.popleft()
-                yield offset, data
+                self._held -= len(data)
+                yield offset, bytes(data)
                 self._unclaimed += len(data)
                 if self._unclaimed >= READ_WINDOW_BYTES // 4 and not self.reply.done():
                     self._connection.send(encode_credit(self.id, self._unclaimed))
@@ -120,9 +152,10 @@ class Call:
 
     def taken(self) -> list[tuple[int, bytes]]:
         """Return the data that came and was not iterated over: for small answers, after the reply."""
-        data = list(self._data)
+        taken = [(offset, bytes(data)) for offset, data in self._data]
         self._data.clear()
-        return data
+        self._held = 0
+        return taken
 
     async def send(self, data: bytes | memoryview) -> None:
         """Send bytes on this stream as credit allows. Raises as ``result`` does when it ended early."""
@@ -275,13 +308,18 @@ class GuestConnection(asyncio.Protocol):
         if self._writable is not None:
             await asyncio.shield(self._writable)
 
-    def call(self, kind: Type, fields: list[tuple[int, Value]] | None = None) -> Call:
-        """Send a request. Raises SandboxLost, or ValueError when it is too long for a frame."""
+    def call(
+        self, kind: Type, fields: list[tuple[int, Value]] | None = None, *, window: int = READ_WINDOW_BYTES
+    ) -> Call:
+        """Send a request; ``window`` is how many bytes of data may wait here until they are taken.
+
+        Raises SandboxLost, or ValueError when it is too long for a frame.
+        """
         if self._lost is not None:
             raise SandboxLost(self._lost.message)
         self._next_id = self._next_id % 0xFFFFFFFF + 1
         frame = encode(kind, self._next_id, encode_fields(fields) if fields else b"")
-        call = Call(self, self._next_id)
+        call = Call(self, self._next_id, window)
         self._calls[call.id] = call
         self.send(frame)
         return call
@@ -304,7 +342,7 @@ class GuestConnection(asyncio.Protocol):
     async def hello(self) -> None:
         """Exchange versions. Raises RequestFailed or SandboxLost."""
         reply = dict(await self.ask(Type.HELLO, [(Tag.VERSION, PROTOCOL_VERSION)]))
-        self.tree = reply.get(Tag.TREE, b"").decode()
+        self.tree = reply.get(Tag.TREE, b"").decode("utf-8", "replace")
 
     def hand_over(self) -> asyncio.Transport:
         """Give the greeted line away to another protocol; nothing can be asked here from then on."""

@@ -9,6 +9,7 @@ from cloche.core.errors import ClocheError, InfraError, InvalidInput, NotFound
 from cloche.sandbox.guest.frames import Code, Fields, Tag, number
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_ERRNO_MAX = 4095
 _BROKEN = {errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EINTR}
 
 
@@ -25,6 +26,8 @@ def from_fields(fields: Fields) -> RequestFailed:
     """Return the refusal that an ERROR frame holds."""
     values = dict(fields)
     error_number = number(values.get(Tag.ERRNO, bytes(8)))
+    if error_number > _ERRNO_MAX:  # no error number of any system
+        error_number = 0
     code = number(values.get(Tag.CODE, bytes(8)))
     text = values.get(Tag.MESSAGE, b"").decode("utf-8", "replace")
     return RequestFailed(

@@ -11,7 +11,16 @@ from collections.abc import AsyncIterable, AsyncIterator
 from cloche.core.errors import InvalidInput, NotFound
 from cloche.sandbox.guest.connection import READ_WINDOW_BYTES, GuestConnection
 from cloche.sandbox.guest.errors import RequestFailed, as_error
-from cloche.sandbox.guest.frames import Fields, Tag, Type, Value, decode_fields, number
+from cloche.sandbox.guest.frames import (
+    Fields,
+    Tag,
+    TornFrame,
+    Type,
+    Value,
+    decode_fields,
+    next_page,
+    required,
+)
 from cloche.sandbox.guest.records import FileInfo, file_info, text
 
 READ_BYTES_MAX = 64 << 20
@@ -108,17 +117,17 @@ class Files:
     async def list_dir(self, path: str) -> list[FileInfo]:
         """Return the folder's entries by name, links as links. Raises InvalidInput beyond a million."""
         found: list[FileInfo] = []
-        offset: int | None = 0
+        following: int | None = 0
         base = path.rstrip("/")
-        while offset is not None:
-            fields = await self._ask(Type.LIST, path, (Tag.OFFSET, offset))
-            offset = None
+        while following is not None:
+            at, following = following, None
+            fields = await self._ask(Type.LIST, path, (Tag.OFFSET, at))
             for tag, value in fields:
                 if tag == Tag.ENTRY:
                     entry = decode_fields(value)
-                    found.append(file_info(entry, f"{base}/{text(dict(entry)[Tag.NAME])}"))
+                    found.append(file_info(entry, f"{base}/{_name(entry)}"))
                 elif tag == Tag.NEXT:
-                    offset = number(value)
+                    following = next_page(value, at)
             if len(found) > LIST_ENTRIES_MAX:
                 raise InvalidInput(f"{path} has more than {LIST_ENTRIES_MAX:,} entries")
         return sorted(found, key=lambda info: info.path)
@@ -140,6 +149,14 @@ class Files:
     async def symlink(self, path: str, target: str, *, user: str | None = None) -> None:
         """Make a symbolic link at ``path``, replacing what is there."""
         await self._ask(Type.SYMLINK, path, (Tag.TARGET, _checked(target)), *_owner(user))
+
+
+def _name(entry: Fields) -> str:
+    """Return an entry's name; one that would lead elsewhere is no name of a file."""
+    name = text(required(dict(entry), Tag.NAME))
+    if name in {"", ".", ".."} or "/" in name or "\0" in name:
+        raise TornFrame(f"a listing with the entry {name!r}")
+    return name
 
 
 def _owner(user: str | None) -> list[tuple[int, Value]]:

@@ -6,8 +6,10 @@ The numbers are those of ``guest/protocol.h``; ``docs/protocol.md`` says what th
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
+
+from cloche.core.errors import InfraError
 
 PROTOCOL_VERSION = 1
 BODY_BYTES_MAX = 1 << 20
@@ -131,8 +133,10 @@ Value = bytes | str | int
 Fields = list[tuple[int, bytes]]
 
 
-class TornFrame(ValueError):
-    """The bytes are no frame, or a frame's body is no sequence of fields."""
+class TornFrame(InfraError):
+    """What came from the guest is no frame, no sequence of fields, or lacks a field that it must have."""
+
+    code = "infra/protocol"
 
 
 def encode_fields(fields: Iterator[tuple[int, Value]] | list[tuple[int, Value]]) -> bytes:
@@ -189,6 +193,22 @@ def number(value: bytes) -> int:
     if len(value) != 8:
         raise TornFrame("a number is not 8 bytes long")
     return int.from_bytes(value, "little")
+
+
+def required(values: Mapping[int, bytes], tag: Tag) -> bytes:
+    """Return the field that an answer must have. Raises TornFrame."""
+    value = values.get(tag)
+    if value is None:
+        raise TornFrame(f"an answer without {tag.name}")
+    return value
+
+
+def next_page(value: bytes, offset: int) -> int:
+    """Return where the next page of a listing begins. Raises TornFrame where that is no further on."""
+    following = number(value)
+    if following <= offset:
+        raise TornFrame("a listing that does not go on")
+    return following
 
 
 def split_data(body: bytes) -> tuple[int, bytes]:

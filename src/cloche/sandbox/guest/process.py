@@ -12,9 +12,9 @@ import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from cloche.core.errors import SandboxLost
-from cloche.sandbox.guest.connection import READ_WINDOW_BYTES, Call, GuestConnection
+from cloche.sandbox.guest.connection import HELD_BYTES_MAX, READ_WINDOW_BYTES, Call, GuestConnection
 from cloche.sandbox.guest.errors import RequestFailed, as_error
-from cloche.sandbox.guest.frames import Code, Fields, Tag, Type, Value, number
+from cloche.sandbox.guest.frames import Code, Fields, Tag, Type, Value, number, required
 from cloche.sandbox.guest.records import Chunk, Collector, EndRecord, end_record
 from cloche.sandbox.spec import Completed, EndReason, Output
 
@@ -116,7 +116,8 @@ class Process:
     def _ask_output(self, which: int, *, live: bool) -> Call:
         credit = READ_WINDOW_BYTES if live else _UNLIMITED  # what is held at the end is bounded by its cap
         more = ((Tag.STREAM, which), (Tag.CREDIT, credit), (Tag.AT_END, 0 if live else 1))
-        return self._connection.call(Type.OUTPUT, self._fields(*more))
+        window = READ_WINDOW_BYTES if live else HELD_BYTES_MAX
+        return self._connection.call(Type.OUTPUT, self._fields(*more), window=window)
 
     def _completed(self, end: EndRecord, reason: EndReason, outputs: list[Output]) -> Completed:
         return Completed(
@@ -240,7 +241,7 @@ async def _feed(call: Call, data: bytes) -> None:
 
 
 async def _held(call: Call, collector: Collector) -> Output:
-    total = number(dict(await call.result())[Tag.TOTAL_BYTES])
+    total = number(required(dict(await call.result()), Tag.TOTAL_BYTES))
     return collector.extend(call.taken()).output(total)
 
 
@@ -251,7 +252,8 @@ async def _live(
         async for offset, data in calls[which].chunks():
             collectors[which].add(offset, data)
             on_output(Chunk(STREAMS[which], offset, data))
-        return collectors[which].output(number(dict(await calls[which].result())[Tag.TOTAL_BYTES]))
+        total = number(required(dict(await calls[which].result()), Tag.TOTAL_BYTES))
+        return collectors[which].output(total)
 
     pumps = [asyncio.ensure_future(pump(which)) for which in (0, 1)]
     try:

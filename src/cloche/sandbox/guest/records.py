@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cloche.sandbox.guest.frames import Fields, Tag, decode_fields, number
+from cloche.sandbox.guest.frames import Fields, Tag, TornFrame, decode_fields, number, required
 from cloche.sandbox.spec import EndReason, Output
 
 REASONS = {
@@ -108,14 +108,21 @@ def file_info(fields: Fields, path: str) -> FileInfo:
     target = values.get(Tag.TARGET)
     return FileInfo(
         path=path,
-        kind=_kind(number(values[Tag.KIND])),
-        size_bytes=number(values[Tag.LENGTH]),
-        mode=number(values[Tag.MODE]),
-        uid=number(values[Tag.UID]),
-        gid=number(values[Tag.GID]),
-        modified_at=number(values[Tag.MTIME_NS]) / 1e9,
+        kind=_kind(number(required(values, Tag.KIND))),
+        size_bytes=number(required(values, Tag.LENGTH)),
+        mode=number(required(values, Tag.MODE)),
+        uid=number(required(values, Tag.UID)),
+        gid=number(required(values, Tag.GID)),
+        modified_at=number(required(values, Tag.MTIME_NS)) / 1e9,
         target=None if target is None else text(target),
     )
+
+
+def _reason(value: int) -> EndReason:
+    reason = REASONS.get(value)
+    if reason is None:
+        raise TornFrame(f"a command that ended for reason {value}, which there is not")
+    return reason
 
 
 def end_record(fields: Fields) -> EndRecord:
@@ -126,7 +133,7 @@ def end_record(fields: Fields) -> EndRecord:
         return number(values[tag]) if tag in values else None
 
     return EndRecord(
-        reason=REASONS[number(values[Tag.REASON])],
+        reason=_reason(number(required(values, Tag.REASON))),
         exit_code=optional(Tag.EXIT_CODE),
         signal=optional(Tag.SIGNAL),
         duration_s=(optional(Tag.DURATION_US) or 0) / 1e6,
@@ -142,10 +149,12 @@ def command_status(entry: bytes) -> CommandStatus:
     fields = decode_fields(entry)
     values = dict(fields)
     totals = [number(value) for tag, value in fields if tag == Tag.TOTAL_BYTES]
+    if len(totals) != 2:
+        raise TornFrame("a command without its two streams")
     return CommandStatus(
-        id=values[Tag.COMMAND].decode(),
-        running=bool(number(values[Tag.RUNNING])),
-        started_at=number(values[Tag.STARTED_MS]) / 1e3,
+        id=text(required(values, Tag.COMMAND)),
+        running=bool(number(required(values, Tag.RUNNING))),
+        started_at=number(required(values, Tag.STARTED_MS)) / 1e3,
         pid=number(values[Tag.PID]) if Tag.PID in values else None,
         stdout_bytes=totals[0],
         stderr_bytes=totals[1],
