@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "launch.h"
+#include "path.h"
 
 #ifndef SYS_clone3
 #define SYS_clone3 435 /* the same on every architecture */
@@ -139,7 +140,9 @@ _Noreturn void child_run(const struct launch *l)
     for (int fd = 0; fd < 3; fd++)
         if (dup2(l->fds[fd], fd) < 0)
             child_fail(l, "cannot set", "a standard stream", errno);
-    if (chdir(l->cwd) < 0)
+    /* no magic link: /proc/self/fd/N would be a folder of the guest's own */
+    int folder = path_open(l->cwd, O_PATH | O_DIRECTORY, 0);
+    if (folder < 0 || fchdir(folder) < 0)
         child_fail(l, "cannot enter the folder", l->cwd, errno);
     umask(022);
     take_identity(l);

@@ -39,7 +39,18 @@ MODULES = (
     "virtio_blk",
 )
 PACKAGES = (
-    *("python3", "nftables", "iproute2", "e2fsprogs", "xfsprogs", "kmod", "busybox-static", "quota", "git"),
+    *(
+        "python3",
+        "nftables",
+        "iproute2",
+        "e2fsprogs",
+        "xfsprogs",
+        "kmod",
+        "busybox-static",
+        "quota",
+        "git",
+        "btrfs-progs",
+    ),
     *("musl-tools", "linux-libc-dev", "procps", "util-linux"),
 )
 DISK_BYTES = 4 << 30

@@ -22,7 +22,8 @@ from pathlib import Path
 from image import ROOT, Machine, ensure
 
 SUITE = (
-    *("tests/vm", "tests/integration/sandbox", "tests/integration/attack"),
+    *("tests/vm/pure_v2.py", "tests/anomaly/sandbox/test_host_memory.py"),
+    *("tests/integration/sandbox", "tests/integration/attack"),
     *("--deselect", "tests/integration/sandbox/test_public_network.py"),
 )
 SOURCES = ("src", "guest", "tests", "pyproject.toml", "docs")

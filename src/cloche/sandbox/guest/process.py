@@ -39,14 +39,18 @@ class OomWatch:
         return None if self._kills is None else await self._kills()
 
     async def refine(self, end: EndRecord, before: int) -> EndReason:
-        """Return the reason, OUT_OF_MEMORY where a kill nobody asked for goes with a new OOM kill."""
+        """Return the reason, OUT_OF_MEMORY where a kill nobody asked for goes with a new OOM kill.
+
+        Raises what ``kills`` does where it was not the sandbox's own limit, whatever the guest took it for.
+        """
+        told = end.reason is EndReason.OUT_OF_MEMORY
         suspicious = (end.reason is EndReason.SIGNAL and end.unexpected) or (
             end.reason is EndReason.EXIT and end.exit_code == _KILLED
         )
-        if self._kills is None or not suspicious:
+        if self._kills is None or not (suspicious or told):
             return end.reason
         self.seen = max(self.seen, await self._kills())
-        return EndReason.OUT_OF_MEMORY if self.seen > before else end.reason
+        return EndReason.OUT_OF_MEMORY if told or self.seen > before else end.reason
 
 
 class Process:

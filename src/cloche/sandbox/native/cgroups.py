@@ -94,7 +94,9 @@ class Cgroups:
     def __init__(self, settings: Settings, layout: Layout | None = None) -> None:
         self.layout = layout or detect()
         self._name = f"cloche-{settings.instance}"
-        self._memory = self.layout.v1.get("memory")
+        v2 = self.layout.v2 if "memory" in self.layout.v2_controllers else None
+        self._memory = self.layout.v1.get("memory") or v2
+        self._memory_is_v2 = "memory" not in self.layout.v1
 
     @property
     def tops(self) -> list[Path]:
@@ -103,28 +105,32 @@ class Cgroups:
 
     @property
     def memory_counts_kills(self) -> bool:
-        """Whether the host must count what a memory limit killed: with v2 the guest sees it."""
+        """Whether the host can count what a memory limit killed (with v2 the guest sees that too)."""
         return self._memory is not None
 
     def oom_kills(self, sandbox_id: str) -> int:
         """Return how many processes of this sandbox its own memory limit has killed; 0 where nobody knows."""
         return self._kills(sandbox_id)
 
-    def pool_kills(self) -> int:
-        """Return how many processes the limit that sandboxes without one share has killed."""
-        return self._kills("_pool")
+    def pool_kills(self, sandbox_id: str) -> int:
+        """Return how many processes the limit that sandboxes without one share has killed.
+
+        With v2 those of this sandbox alone; v1 does not tell them apart.
+        """
+        return self._kills(f"_pool/{sandbox_id}" if self._memory_is_v2 else "_pool")
 
     def _kills(self, group: str) -> int:
         if self._memory is None:
             return 0
         try:
-            text = (self._memory / self._name / group / "memory.oom_control").read_text()
+            file = "memory.events" if self._memory_is_v2 else "memory.oom_control"
+            text = (self._memory / self._name / group / file).read_text()
         except OSError:
             return 0  # no limit of its own, or gone
         return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
 
     def limits_memory(self, sandbox_id: str) -> bool:
-        """Whether a sandbox has a memory limit of its own (with v1; with v2 the guest knows)."""
+        """Whether a sandbox has a memory limit of its own."""
         return self._memory is not None and (self._memory / self._name / sandbox_id).is_dir()
 
     def of(self, sandbox_id: str) -> list[Path]:

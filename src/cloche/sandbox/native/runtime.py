@@ -108,11 +108,11 @@ class NativeRuntime:
             return None
 
         limited = self._cgroups.limits_memory(sandbox_id)
-        pool_before = 0 if limited else self._cgroups.pool_kills()
+        pool_before = 0 if limited else self._cgroups.pool_kills(sandbox_id)
 
         async def count() -> int:
             own = self._cgroups.oom_kills(sandbox_id)
-            if not limited and self._cgroups.pool_kills() > pool_before:
+            if not limited and self._cgroups.pool_kills(sandbox_id) > pool_before:
                 raise InfraError(
                     "the memory that sandboxes without a limit share ran out",
                     hint="give sandboxes a memory limit, or run fewer at once",

@@ -68,8 +68,15 @@ def test_oom_kills_are_read_where_only_the_host_sees_them(groups: Cgroups, tmp_p
     assert groups.oom_kills("sb-1") == 0
     control.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
     assert groups.oom_kills("sb-1") == 3
+    assert not Cgroups(SETTINGS, Layout({}, tmp_path / "v2")).memory_counts_kills
+
+
+def test_oom_kills_of_the_shared_pool_are_told_by_sandbox_with_v2(groups: Cgroups, tmp_path: Path) -> None:
     pure = Cgroups(SETTINGS, Layout({}, tmp_path / "v2", frozenset({"memory"})))
-    assert not pure.memory_counts_kills
+    assert pure.limits_memory("sb-1")
+    assert not pure.limits_memory("sb-2")
+    (pure.of("sb-2")[0] / "memory.events").write_text("low 0\noom 1\noom_kill 2\noom_group_kill 0\n")
+    assert (pure.pool_kills("sb-2"), pure.pool_kills("sb-1"), pure.oom_kills("sb-1")) == (2, 0, 0)
 
 
 def test_this_machine_has_some_layout() -> None:
