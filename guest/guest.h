@@ -213,6 +213,7 @@ void request_extend(struct request *r);
 void lease_start(void);
 int64_t lease_deadline_ms(void);
 bool lease_expired(void);
+int lease_status(void);
 void lease_resumed(void);
 
 /* remove.c: children that work for the guest */

@@ -40,6 +40,17 @@ int64_t lease_deadline_ms(void)
 
 bool lease_expired(void) { return lease_deadline_ms() <= now_ms(); }
 
+/* Exit status of a guest whose lease ran out: which limit it was. docs/protocol.md has the numbers. */
+int lease_status(void)
+{
+    int64_t now = now_ms();
+    if (guest.ttl_until_ms <= now)
+        return 10;
+    if (guest.options.heartbeat_ms > 0 && guest.last_heartbeat_ms + guest.options.heartbeat_ms <= now)
+        return 12;
+    return 11;
+}
+
 /* The host let the sandbox go on: nobody could ask for anything meanwhile. The ttl went on. */
 void lease_resumed(void) { guest.last_request_ms = guest.last_heartbeat_ms = now_ms(); }
 

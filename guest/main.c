@@ -154,5 +154,5 @@ int main(int argc, char **argv)
     run();
     if (!guest.is_init)
         sweep_now();
-    return 0;
+    return guest.stopping ? 0 : lease_status();
 }

@@ -175,7 +175,7 @@ void sandbox_ended(struct sandbox *s)
 void sandbox_overdue(struct sandbox *s)
 {
     struct failure ignored;
-    write_end(s->id, "guest_exit", 0, 0);
+    write_end(s->id, "guest_exit", 10, 0);
     sandbox_remove(s->id, s, true, &ignored);
 }
 

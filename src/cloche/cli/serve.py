@@ -42,6 +42,7 @@ def serve(
     from cloche.sandbox.settings import Settings
     from cloche.server.run import Listen, log_to_stderr, serve_until_told
     from cloche.server.settings import ServerSettings
+    from cloche.service.pending import Pending
     from cloche.service.service import SandboxService
     from cloche.service.settings import ServiceSettings
 
@@ -54,7 +55,12 @@ def serve(
     async def run() -> None:
         driver = LocalDriver(here)
         try:
-            service = SandboxService(driver, StoreResolver(here), ServiceSettings(starts_at_once=starts))
+            service = SandboxService(
+                driver,
+                StoreResolver(here),
+                ServiceSettings(starts=starts),
+                pending=Pending(here.run_dir),
+            )
             await serve_until_told(service, settings, place, _announce)
         finally:
             await driver.close()

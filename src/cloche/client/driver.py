@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cloche.api.models import (
     CapabilitiesView,
@@ -196,6 +196,11 @@ class ServiceDriver:
             beat.cancel()
         await asyncio.gather(*self._beats.values(), return_exceptions=True)
         await self._backend.close()
+
+    async def ended(self, ids: Collection[str]) -> Mapping[str, SandboxInfo | None]:
+        """See :meth:`cloche.sandbox.driver.Driver.ended`."""
+        alive = {info.id for info in await self.list() if info.state is not SandboxState.ENDED}
+        return dict.fromkeys(name for name in ids if name not in alive)
 
     # stands last: in a class body the name `list` means this method from here on
     async def list(self) -> builtins.list[SandboxInfo]:

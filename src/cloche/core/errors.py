@@ -98,8 +98,12 @@ class QuotaExceeded(UsageError):
     code = "user/quota"
     http_status = 429
 
-    retry_after_s: float = 1.0
-    """In how many seconds the same request may be granted."""
+    def __init__(
+        self, message: str | None = None, *, retry_after_s: float = 1.0, hint: str | None = None
+    ) -> None:
+        """``retry_after_s`` is in how many seconds the same request may be granted."""
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class PlanRefused(UsageError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -36,6 +36,18 @@ class SandboxState(StrEnum):
     READY = "ready"
     PAUSED = "paused"
     ENDED = "ended"
+
+
+class EndCause(StrEnum):
+    """Why a sandbox ended, as its substrate tells it. ``TTL``, ``IDLE``, ``HEARTBEAT``: its lease."""
+
+    DELETED = "deleted"
+    TTL = "ttl"
+    IDLE = "idle"
+    HEARTBEAT = "heartbeat"
+    OUT_OF_MEMORY = "out_of_memory"
+    HOST_MEMORY = "host_memory"
+    GUEST_LOST = "guest_lost"
 
 
 class ChangeKind(StrEnum):
@@ -78,6 +90,7 @@ class SandboxInfo:
     labels: Mapping[str, str] = field(default_factory=dict)
     pid: int | None = None
     reason: str = ""
+    cause: EndCause | None = None
     spec: SandboxSpec | None = None
     digest: str = ""
 
@@ -119,6 +132,9 @@ class Driver(Protocol):
 
     async def delete(self, sandbox_id: str) -> bool:
         """End it and leave nothing; return once all is gone. False if there was nothing of that id."""
+
+    async def ended(self, ids: Collection[str]) -> Mapping[str, SandboxInfo | None]:
+        """Return those of these that are over, ``None`` for one of which nothing is left. Cheap for many."""
 
     async def pause(self, sandbox_id: str) -> None:
         """Freeze every process but keep the lease running; twice is no error."""

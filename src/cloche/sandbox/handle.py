@@ -53,7 +53,7 @@ class Sandbox:
         self._oom = OomWatch(oom_kills)
         self._files = Files(connection)
         self._beating: asyncio.Task[None] | None = None
-        if spec.lease.heartbeat_s is not None:
+        if spec.lease.heartbeat_s is not None and not spec.owner:  # a service beats for its clients only
             self._beating = asyncio.get_running_loop().create_task(self._beat(spec.lease.heartbeat_s))
 
     @property
@@ -65,6 +65,11 @@ class Sandbox:
     def lost(self) -> bool:
         """Whether the connection is gone: every request would raise SandboxLost."""
         return self._connection.lost
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request on this connection waits for its answer."""
+        return self._connection.busy
 
     async def __aenter__(self) -> Self:
         return self

@@ -121,7 +121,8 @@ class SandboxSpec:
 
     ``isolation`` names the runtime (``native``, ``crun``, ``runc``, ``gvisor``); ``None`` is the driver's
     default. ``owner`` and ``idempotency_key`` are the service's: who may see it, and under which key it was
-    asked for. Both are kept in the record, so that a service that starts again knows them.
+    asked for, with the digest of what was asked. They are kept in the record, so that a service that starts
+    again knows them; so are ``ports``, which it links to.
     """
 
     id: str = field(default_factory=lambda: new_id("sb"))
@@ -139,7 +140,9 @@ class SandboxSpec:
     unit: Unit | None = None
     owner: str = ""
     idempotency_key: str | None = None
+    request_digest: str = ""
     priority: int = 0
+    ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

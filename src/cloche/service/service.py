@@ -1,20 +1,18 @@
-"""Creates, finds, follows and ends sandboxes for many callers, over one driver.
+"""The environment service: what anyone does with sandboxes, for several owners, over any driver.
 
-Must never end a sandbox that nobody asked it to end, nor show a caller what is another's. What lives is
-what the driver lists: a service that starts again adopts it, with its owner and its idempotency key.
+The driver's record is the truth about sandboxes; this process may be killed at any moment, and the next one
+finds everything again. Must never delete what it was not asked to delete, nor answer for what is another's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import NoReturn, Protocol, Self
+from typing import Self
 
 from cloche.api.models import (
     CapabilitiesView,
@@ -23,7 +21,6 @@ from cloche.api.models import (
     DenialPage,
     DenialView,
     DiffView,
-    End,
     EventView,
     ExtendBody,
     FitView,
@@ -35,57 +32,58 @@ from cloche.api.models import (
     SnapshotBody,
     State,
 )
-from cloche.core.errors import ClocheError, Conflict, NotFound, PlanRefused, QuotaExceeded, SandboxLost
-from cloche.sandbox.driver import Driver, SandboxInfo, SandboxState
+from cloche.core.errors import ClocheError, Conflict, NotFound, SandboxLost
+from cloche.core.ids import new_id
+from cloche.sandbox.driver import Driver
 from cloche.sandbox.handle import Sandbox
-from cloche.sandbox.spec import PreparedImage
+from cloche.sandbox.spec import Lease, SandboxSpec
 from cloche.service.caller import LOCAL, Caller
-from cloche.service.entry import Entry, Events, end_of
+from cloche.service.images import ImageResolver
+from cloche.service.keeper import Keeper
+from cloche.service.life import Life
+from cloche.service.pending import Pending
 from cloche.service.settings import ServiceSettings
-from cloche.service.shapes import error_body, forked, network_of, policy_of, spec_of, view_of
-
-_LIVE = (State.READY, State.PAUSED)
-_DEFAULT = ServiceSettings()
-_SILENT_S = 10.0
-
-
-class ImageResolver(Protocol):
-    """Turns the name of an image into one that is ready; see :mod:`cloche.sandbox.images.resolve`."""
-
-    async def resolve(self, name: str) -> PreparedImage:
-        """Return the image. Raises a ClocheError."""
-
-
-def _refuse(what: str) -> NoReturn:
-    raise PlanRefused(f"this service cannot do {what} yet", code="plan/capability_missing")
+from cloche.service.shapes import network_of
+from cloche.service.specs import (
+    body_digest,
+    demand,
+    granted_lease,
+    matches,
+    members,
+    policy_for,
+    share,
+)
 
 
 class SandboxService:
-    """One per run directory. As a context manager it starts and closes; it ends no sandbox by that."""
+    """See the module. Use it as a context manager, or call ``start`` and ``close``."""
 
-    def __init__(self, driver: Driver, images: ImageResolver, settings: ServiceSettings = _DEFAULT) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        images: ImageResolver,
+        settings: ServiceSettings | None = None,
+        *,
+        pending: Pending | None = None,
+    ) -> None:
+        """``pending`` keeps accepted creates over a restart; ``None``: they end with the process."""
         self._driver = driver
-        self._images = images
-        self._settings = settings
-        self._entries: dict[str, Entry] = {}
-        self._keys: dict[tuple[str, str], str] = {}
-        self._events = Events(settings.events)
-        self._starts = asyncio.Semaphore(settings.starts_at_once)
-        self._handles: dict[str, asyncio.Task[Sandbox]] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
-        self._watching: asyncio.Task[None] | None = None
-        self._looked_at = 0.0
+        self._settings = settings or ServiceSettings()
+        self._keeper = Keeper(driver, images, self._settings, pending)
 
     @property
     def driver(self) -> Driver:
         """The driver below."""
         return self._driver
 
-    @property
-    def healthy(self) -> bool:
-        """Whether the driver has answered lately, and what lives is being watched."""
-        watched = self._watching is not None and not self._watching.done()
-        return watched and time.monotonic() - self._looked_at < _SILENT_S + self._settings.look_s
+    async def start(self) -> None:
+        """Adopt everything that lives and everything that was accepted, and begin to look after it."""
+        await self._keeper.start()
+
+    async def close(self) -> None:
+        """Let go of everything; ends no sandbox."""
+        await self._keeper.close()
+        await self._driver.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -96,217 +94,111 @@ class SandboxService:
     ) -> None:
         await self.close()
 
-    async def start(self) -> None:
-        """Adopt what lives, and watch it from now on."""
-        await self._look()
-        self._watching = asyncio.create_task(self._watch())
-
-    async def close(self) -> None:
-        """Let go of everything. A sandbox that is still being made is given up, as a create that failed."""
-        tasks = [entry.making for entry in self._entries.values() if entry.making is not None]
-        for task in (*tasks, *([self._watching] if self._watching else [])):
-            task.cancel()
-        await asyncio.gather(*tasks, *self._ending.values(), return_exceptions=True)
-        if self._watching is not None:
-            await asyncio.gather(self._watching, return_exceptions=True)
-        for sandbox_id in list(self._handles):
-            await self._drop_handle(sandbox_id)
-        await self._driver.close()
-
-    # ---- what is known ----
-
-    def _change(self, entry: Entry, state: State, **more: object) -> None:
-        now = time.time()
-        times = {**entry.view.times, state: now}
-        entry.view = entry.view.model_copy(update={"state": state, "times": times, **more})
-        self._events.add(entry, now)
-        if state is State.ENDED:
-            self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        ended = [entry for entry in self._entries.values() if entry.view.state is State.ENDED]
-        for entry in ended[: max(0, len(ended) - self._settings.remembered)]:
-            del self._entries[entry.view.id]
-            self._keys.pop((entry.owner, entry.view.idempotency_key or ""), None)
-
-    def _know(self, entry: Entry) -> None:
-        self._entries[entry.view.id] = entry
-        if entry.view.idempotency_key is not None:
-            self._keys[entry.owner, entry.view.idempotency_key] = entry.view.id
-        self._events.add(entry, time.time())
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.look_s)
-            with contextlib.suppress(ClocheError, OSError):  # a look that failed shows nothing; the next may
-                await self._look()
-
-    async def _look(self) -> None:
-        """Take up what the driver lists and is not known, and what has ended by itself."""
-        watched = {key for key, entry in self._entries.items() if entry.view.state in _LIVE}
-        found = {info.id: info for info in await self._driver.list()}
-        self._looked_at = time.monotonic()
-        for sandbox_id, info in found.items():
-            if sandbox_id in self._entries or info.spec is None:
-                continue
-            if info.state is not SandboxState.ENDED:
-                self._know(Entry(view_of(info), info.spec.owner or LOCAL.owner))
-            elif info.spec.owner:  # one of a service's that nobody serves any more
-                await self._driver.delete(sandbox_id)
-        for sandbox_id in watched:
-            row = found.get(sandbox_id)
-            if row is None or row.state is SandboxState.ENDED:
-                entry = self._entries.get(sandbox_id)
-                if entry is not None:
-                    await self._see_end(entry, row)
-
-    async def _see_end(self, entry: Entry, row: SandboxInfo | None) -> None:
-        """Record an end that nobody asked for here, once nothing of the sandbox is left."""
-        if entry.view.state not in _LIVE:
-            return
-        await self._drop_handle(entry.view.id)
-        if row is not None:
-            await self._driver.delete(entry.view.id)
-        if entry.view.state in _LIVE:
-            self._change(entry, State.ENDED, end=End.DELETED if row is None else end_of(row.reason))
-
-    def _entry(self, sandbox_id: str, caller: Caller) -> Entry:
-        entry = self._entries.get(sandbox_id)
-        theirs = entry is not None and (caller.admin or entry.owner == caller.owner)
-        if entry is None or not theirs or caller.sandbox not in (None, sandbox_id):
-            raise NotFound(f"there is no sandbox {sandbox_id}", hint="cloche sandbox ls")
-        return entry
-
-    def _live(self, sandbox_id: str, caller: Caller) -> Entry:
-        entry = self._entry(sandbox_id, caller)
-        if entry.view.state is State.ENDED:
-            raise SandboxLost(f"sandbox {sandbox_id} is over: {entry.view.end}")
-        if entry.view.state not in _LIVE:
-            raise Conflict(f"sandbox {sandbox_id} is {entry.view.state.value}", hint="wait until it is ready")
-        return entry
-
-    # ---- create ----
+    # ---- making ----
 
     async def create(self, body: CreateBody, caller: Caller = LOCAL) -> SandboxView:
-        """Accept a sandbox and return at once; the same key and body again give the same sandbox.
+        """Accept a sandbox and return at once: it is queued, or starting.
 
-        Raises Conflict for a taken id or a key that stands for another body, QuotaExceeded when too many
-        wait already, PlanRefused for what cannot be done.
+        Raises InvalidInput, PlanRefused, QuotaExceeded when too many wait, and Conflict when its id is taken
+        or its idempotency key was used for something else; the same key and body give the same sandbox.
         """
-        if body.sidecars:
-            _refuse("sidecars")
-        if body.command is not None:
-            _refuse("a command that starts with its sandbox")
-        key = body.idempotency_key
-        known = self._entries.get(self._keys.get((caller.owner, key), "")) if key is not None else None
-        if known is not None:
-            return self._same(known, body)
-        return self._accept(body, caller).view
-
-    def _same(self, known: Entry, body: CreateBody) -> SandboxView:
-        """Return the sandbox of a key; one that was adopted is compared by what its record tells."""
-        spec = spec_of(body)
-        told = known.view
-        same = (
-            known.body == body
-            if known.body is not None
-            else (told.labels == spec.labels and told.network == body.network and told.lease == body.lease)
-            and told.resources == body.resources
-            and body.id in (None, told.id)
-        )
-        if not same:
-            raise Conflict(f"the key {body.idempotency_key} stands for another request")
-        return told
-
-    def _accept(self, body: CreateBody, caller: Caller) -> Entry:
-        waiting = sum(entry.view.state is State.QUEUED for entry in self._entries.values())
-        if waiting >= self._settings.queued:
-            raise QuotaExceeded(f"{waiting} sandboxes wait already", hint="ask for fewer at once")
-        spec = replace(spec_of(body), owner=caller.owner)
-        if spec.id in self._entries:
-            raise Conflict(f"there is a sandbox {spec.id} already", hint="leave the id out, or take another")
-        view = SandboxView(
-            id=spec.id,
-            state=State.QUEUED,
-            times={State.QUEUED: time.time()},
-            image=body.image,
-            labels=body.labels,
-            isolation=body.isolation,
-            network=body.network,
-            resources=body.resources,
-            lease=body.lease,
-            ports=body.ports,
-            priority=body.priority,
-            idempotency_key=body.idempotency_key,
-        )
-        entry = Entry(view, caller.owner, body)
-        self._know(entry)
-        entry.making = asyncio.create_task(self._make(entry, body))
-        return entry
-
-    async def _make(self, entry: Entry, body: CreateBody) -> None:
-        spec = replace(spec_of(body), id=entry.view.id, owner=entry.owner)
-        try:
-            image = await self._images.resolve(body.image)
-            async with self._starts:
-                self._change(entry, State.STARTING, digest=image.digest)
-                handle = await self._driver.create(spec, image)
-            handle.stop_beating()  # whoever asked for it says whether it is still wanted
-            await handle.close()
-            self._change(entry, State.READY)
-        except asyncio.CancelledError:
-            self._change(entry, State.ENDED, end=End.CANCELLED)
-            raise
-        except ClocheError as error:
-            self._change(entry, State.ENDED, end=End.START_FAILED, error=error_body(error))
-        finally:
-            entry.making = None
+        (found,) = await self.create_many([body], caller)
+        if isinstance(found, ClocheError):
+            raise found
+        return found
 
     async def create_many(
         self, bodies: Sequence[CreateBody], caller: Caller = LOCAL
-    ) -> builtins.list[SandboxView | ClocheError]:
+    ) -> list[SandboxView | ClocheError]:
         """Accept many; each is answered for itself, in order."""
-        return await self._each(self.create(body, caller) for body in bodies)
+        results: list[SandboxView | ClocheError | str] = []
+        accepted: list[str] = []
+        for body in bodies:
+            try:
+                life, new = self._accept(body, caller)
+            except ClocheError as error:
+                results.append(error)
+                continue
+            results.append(life.id)
+            if new:
+                accepted.append(life.id)
+        await self._keeper.persist(accepted)
+        self._keeper.pump()
+        return [
+            self._view(self._keeper.lives[found]) if isinstance(found, str) else found for found in results
+        ]
 
-    async def _each(
-        self, asked: Iterable[Awaitable[SandboxView]]
-    ) -> builtins.list[SandboxView | ClocheError]:
-        places = asyncio.Semaphore(self._settings.starts_at_once)
+    def _accept(self, body: CreateBody, caller: Caller) -> tuple[Life, bool]:
+        if body.idempotency_key is not None:
+            known = self._keeper.by_key(caller.owner, body.idempotency_key)
+            if known is not None:
+                if known.spec.request_digest != body_digest(body):
+                    raise Conflict(
+                        f"the idempotency key {body.idempotency_key} was used for another request",
+                        hint="use a new key for a new request",
+                    )
+                return known, False
+        unit = members(body, caller, self._settings)
+        life = self._keeper.accept(body, unit, demand(unit, caller.key), share(caller))
+        return life, True
 
-        async def one(awaitable: Awaitable[SandboxView]) -> SandboxView | ClocheError:
-            async with places:
-                try:
-                    return await awaitable
-                except ClocheError as error:
-                    return error
+    async def would_fit(self, body: CreateBody, caller: Caller = LOCAL) -> FitView:
+        """Return what would become of a create, without making anything."""
+        unit = members(body, caller, self._settings)
+        fit = self._keeper.admission.would_fit(demand(unit, caller.key), share(caller), time.monotonic())
+        return FitView(fits=fit.fits, ever=fit.ever, waiting_for=fit.waiting_for, position=fit.position)
 
-        return await asyncio.gather(*map(one, asked))
+    # ---- looking ----
 
-    # ---- look ----
+    def _mine(self, sandbox_id: str, caller: Caller) -> Life:
+        life = self._keeper.lives.get(sandbox_id)
+        if life is None or not self._may_see(life, caller):
+            raise NotFound(f"there is no sandbox {sandbox_id}")
+        return life
+
+    @staticmethod
+    def _may_see(life: Life, caller: Caller) -> bool:
+        if caller.sandbox is not None and caller.sandbox not in {life.id, life.unit}:
+            return False
+        return caller.admin or life.spec.owner == caller.owner
+
+    def _view(self, life: Life) -> SandboxView:
+        if life.state is not State.QUEUED:
+            return life.view()
+        fit = self._keeper.position(life)
+        return life.view(position=fit.position if fit else None, waiting_for=fit.waiting_for if fit else None)
 
     async def get(self, sandbox_id: str, caller: Caller = LOCAL) -> SandboxView:
-        """Return a sandbox. Raises NotFound, also for what is another's."""
-        return self._entry(sandbox_id, caller).view
+        """Return a sandbox. Raises NotFound, for what is another's too."""
+        return self._view(self._mine(sandbox_id, caller))
 
     async def find(self, idempotency_key: str, caller: Caller = LOCAL) -> SandboxView:
-        """Return the sandbox of one of the caller's keys. Raises NotFound."""
-        sandbox_id = self._keys.get((caller.owner, idempotency_key))
-        if sandbox_id is None:
-            raise NotFound(f"no sandbox was asked for with the key {idempotency_key}")
-        return self._entry(sandbox_id, caller).view
+        """Return the sandbox that was asked for under this key. Raises NotFound."""
+        life = self._keeper.by_key(caller.owner, idempotency_key)
+        if life is None or not self._may_see(life, caller):
+            raise NotFound(f"nothing was asked for under the key {idempotency_key}")
+        return self._view(life)
 
     async def wait(
         self, sandbox_id: str, states: Collection[State], timeout_s: float, caller: Caller = LOCAL
     ) -> SandboxView:
-        """Return it once it is in one of the states or has ended, or after the time as it is then."""
-        entry = self._entry(sandbox_id, caller)
+        """Return once it is in one of the states, or over, or after ``timeout_s``."""
+        life = self._mine(sandbox_id, caller)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while entry.view.state not in states and entry.view.state is not State.ENDED:
-                    await self._events.changed()
-        return entry.view
+                await self._until(life, states)
+        return self._view(life)
 
-    def events(
+    async def _until(self, life: Life, states: Collection[State]) -> None:
+        while life.state not in states and not life.over:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            life.waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                life.waiters.discard(waiter)
+
+    async def events(
         self,
         caller: Caller = LOCAL,
         *,
@@ -314,21 +206,30 @@ class SandboxService:
         labels: Mapping[str, str] | None = None,
         after: int | None = None,
     ) -> AsyncIterator[EventView]:
-        """Yield changes of state behind ``after``. Raises Conflict when they are no longer kept."""
+        """Yield changes of state as they come, from behind ``after``; without it, from now on.
 
-        def wanted(entry: Entry) -> bool:
-            return self._shown(entry, caller, labels or {}) and (not ids or entry.view.id in ids)
+        Raises Conflict when what came behind ``after`` is no longer kept.
+        """
 
-        return self._events.follow(wanted, after)
+        def wanted(name: str, owner: str, has: Mapping[str, str]) -> bool:
+            if not (caller.admin or owner == caller.owner) or caller.sandbox not in {None, name}:
+                return False
+            return (not ids or name in ids) and matches(has, labels or {})
 
-    def _shown(self, entry: Entry, caller: Caller, labels: Mapping[str, str]) -> bool:
-        theirs = caller.admin or entry.owner == caller.owner
-        alone = caller.sandbox in (None, entry.view.id)
-        return theirs and alone and labels.items() <= entry.view.labels.items()
-
-    def counts(self) -> Mapping[State, int]:
-        """Return how many sandboxes are in each state."""
-        return Counter(entry.view.state for entry in self._entries.values())
+        log = self._keeper.log
+        seen = log.last if after is None else after
+        if after is not None and not log.holds(after):
+            raise Conflict(
+                f"the events behind {after} are no longer kept",
+                hint="list the sandboxes, and follow from now on",
+            )
+        while True:
+            for event in log.since(seen):
+                seen = event.view.seq
+                if wanted(event.view.id, event.owner, event.labels):
+                    yield event.view
+            if seen >= log.last:
+                await log.wait()
 
     def capabilities(self) -> CapabilitiesView:
         """Return what the driver can do."""
@@ -336,145 +237,177 @@ class SandboxService:
         able = tuple(sorted(item.value for item in self._driver.capabilities()))
         return CapabilitiesView(driver=self._driver.name, default=default, isolation={default: able})
 
-    async def would_fit(self, body: CreateBody, caller: Caller = LOCAL) -> FitView:
-        """Refuse: resources are not counted yet."""
-        _refuse("would-fit")
+    def counts(self) -> Mapping[State, int]:
+        """Return how many sandboxes there are in each state, those that have ended and are remembered too."""
+        return Counter(life.state for life in self._keeper.lives.values())
 
-    # ---- end ----
+    @property
+    def healthy(self) -> bool:
+        """Whether the driver answers and sandboxes are looked after."""
+        return self._keeper.healthy
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the store has room for more."""
+        return self._keeper.admission.room
+
+    # ---- ending ----
 
     async def delete(self, sandbox_id: str, caller: Caller = LOCAL) -> SandboxView:
-        """End a sandbox and return once it is gone; again: the same end."""
-        entry = self._entry(sandbox_id, caller)
-        if entry.view.state is not State.ENDED:
-            if sandbox_id not in self._ending:
-                task = asyncio.create_task(self._end(entry))
-                self._ending[sandbox_id] = task
-                task.add_done_callback(lambda _task: self._ending.pop(sandbox_id, None))
-            await asyncio.shield(self._ending[sandbox_id])
-        return entry.view
+        """End a sandbox, its whole unit; return once nothing of it is left. Repeated: the same end.
 
-    async def _end(self, entry: Entry) -> None:
-        sandbox_id = entry.view.id
-        if entry.making is not None:
-            entry.making.cancel()
-            await asyncio.gather(entry.making, return_exceptions=True)
-            if entry.view.state is not State.ENDED:  # cancelled before its first step
-                self._change(entry, State.ENDED, end=End.CANCELLED)
-        if entry.view.state is State.ENDED:
-            return
-        self._change(entry, State.STOPPING)
-        await self._drop_handle(sandbox_id)
-        await self._driver.delete(sandbox_id)
-        self._change(entry, State.ENDED, end=End.DELETED)
+        Raises NotFound, or InfraError when it could not be deleted in time.
+        """
+        life = self._mine(sandbox_id, caller)
+        await self._keeper.delete(life)
+        return life.view()
 
     async def delete_many(
         self, ids: Sequence[str], caller: Caller = LOCAL
-    ) -> builtins.list[SandboxView | ClocheError]:
-        """End many; each is answered for itself, in order."""
-        return await self._each(self.delete(sandbox_id, caller) for sandbox_id in ids)
+    ) -> list[SandboxView | ClocheError]:
+        """End many at once; each is answered for itself, in order."""
 
-    # ---- use ----
+        async def one(name: str) -> SandboxView | ClocheError:
+            try:
+                return await self.delete(name, caller)
+            except ClocheError as error:
+                return error
+
+        return list(await asyncio.gather(*map(one, ids)))
+
+    # ---- using ----
 
     async def handle(self, sandbox_id: str, caller: Caller = LOCAL) -> Sandbox:
-        """Return the live handle that all callers share. Raises NotFound, Conflict or SandboxLost."""
-        self._live(sandbox_id, caller)
-        task = self._handles.get(sandbox_id)
-        if task is not None and task.done() and (task.exception() is not None or task.result().lost):
-            await self._drop_handle(sandbox_id)
-            task = self._handles.get(sandbox_id)
-        if task is None:
-            if len(self._handles) >= self._settings.handles:
-                await self._drop_handle(next(iter(self._handles)))
-            task = self._handles[sandbox_id] = asyncio.create_task(self._attach(sandbox_id))
-        return await asyncio.shield(task)
+        """Return the live sandbox. Raises NotFound, SandboxLost once over, Conflict before it is ready."""
+        life = self._mine(sandbox_id, caller)
+        self._check_live(life)
+        if life.state is State.PAUSED:
+            raise Conflict(f"sandbox {sandbox_id} is paused", hint="resume it first")
+        return await self._keeper.handles.get(sandbox_id)
 
-    async def _attach(self, sandbox_id: str) -> Sandbox:
-        handle = await self._driver.attach(sandbox_id)
-        handle.stop_beating()
-        return handle
+    @staticmethod
+    def _check_live(life: Life) -> None:
+        if life.state in {State.ENDED, State.STOPPING}:
+            why = life.end.value if life.end else "it is being deleted"
+            raise SandboxLost(f"sandbox {life.id} has ended: {why}")
+        if life.state in {State.QUEUED, State.STARTING}:
+            raise Conflict(f"sandbox {life.id} is {life.state.value}", hint="wait until it is ready")
 
-    async def _drop_handle(self, sandbox_id: str) -> None:
-        task = self._handles.pop(sandbox_id, None)
-        if task is not None:
-            (handle,) = await asyncio.gather(task, return_exceptions=True)
-            if isinstance(handle, Sandbox):
-                await handle.close()
+    def _live(self, sandbox_id: str, caller: Caller) -> Life:
+        life = self._mine(sandbox_id, caller)
+        self._check_live(life)
+        return life
 
     async def pause(self, sandbox_id: str, caller: Caller = LOCAL) -> SandboxView:
-        """Freeze it; twice is no error."""
-        entry = self._live(sandbox_id, caller)
+        """Freeze it; twice is no error. Its time goes on."""
+        life = self._live(sandbox_id, caller)
         await self._driver.pause(sandbox_id)
-        if entry.view.state is State.READY:
-            self._change(entry, State.PAUSED)
-        return entry.view
+        if life.state is State.READY:
+            self._keeper.go(life, State.PAUSED)
+        return life.view()
 
     async def resume(self, sandbox_id: str, caller: Caller = LOCAL) -> SandboxView:
         """Let it go on; of one that is not paused is no error."""
-        entry = self._live(sandbox_id, caller)
+        life = self._live(sandbox_id, caller)
         await self._driver.resume(sandbox_id)
-        if entry.view.state is State.PAUSED:
-            self._change(entry, State.READY)
-        return entry.view
+        if life.state is State.PAUSED:
+            self._keeper.go(life, State.READY)
+        return life.view()
 
-    async def fork(
-        self, sandbox_id: str, body: ForkBody, caller: Caller = LOCAL
-    ) -> builtins.list[SandboxView]:
-        """Make sandboxes from its file system as it is now; returns when they are ready."""
-        self._live(sandbox_id, caller)
-        source = next((info.spec for info in await self._driver.list() if info.id == sandbox_id), None)
-        if source is None:
-            raise SandboxLost(f"sandbox {sandbox_id} has ended meanwhile")
-        specs = [replace(forked(source, body), owner=caller.owner) for _ in range(body.count)]
-        for handle in await self._driver.fork(sandbox_id, specs):
-            handle.stop_beating()
-            await handle.close()
-        await self._look()
-        return [self._entry(spec.id, caller).view for spec in specs]
+    async def fork(self, sandbox_id: str, body: ForkBody, caller: Caller = LOCAL) -> list[SandboxView]:
+        """Make sandboxes whose file systems begin as this one's is now; they are admitted like any other.
+
+        Returns at once; they start together when there is room for all of them.
+        """
+        source = self._live(sandbox_id, caller)
+        specs = [self._fork_spec(source.spec, body, caller) for _ in range(body.count)]
+        lives = self._keeper.accept_forks(source, specs, caller.key, share(caller))
+        self._keeper.pump()
+        return [self._view(life) for life in lives]
+
+    def _fork_spec(self, source: SandboxSpec, body: ForkBody, caller: Caller) -> SandboxSpec:
+        return SandboxSpec(
+            id=new_id("sb"),
+            resources=source.resources,
+            network=source.network if body.network is None else policy_for(body.network),
+            env=source.env,
+            user=source.user,
+            workdir=source.workdir,
+            hostname=source.hostname,
+            labels={**source.labels, **body.labels},
+            lease=granted_lease(body.lease, caller),
+            no_new_privileges=source.no_new_privileges,
+            isolation=source.isolation,
+            volumes=source.volumes,
+            owner=caller.owner,
+            priority=source.priority,
+            ports=source.ports,
+        )
 
     async def snapshot(self, sandbox_id: str, body: SnapshotBody, caller: Caller = LOCAL) -> ImageView:
-        """Make an image of its file system as it is now."""
+        """Make an image of the file system as it is now."""
         self._live(sandbox_id, caller)
-        made = await self._driver.snapshot(sandbox_id, body.name or "")
-        return ImageView(name=made.name, digest=made.digest, origin=made.origin)
+        image = await self._driver.snapshot(sandbox_id, body.name or "")
+        return ImageView(name=image.name, digest=image.digest, origin=image.origin)
 
     async def diff(self, sandbox_id: str, caller: Caller = LOCAL) -> DiffView:
-        """Return how its file system differs from the image."""
+        """Return how the file system differs from the image."""
         self._live(sandbox_id, caller)
-        items = [
-            ChangeView(path=item.path, kind=item.kind.value, type=item.type, size_bytes=item.size_bytes)
-            for item in await self._driver.diff(sandbox_id)
-        ]
-        return DiffView(items=tuple(items))
+        changes = await self._driver.diff(sandbox_id)
+        return DiffView(
+            items=tuple(
+                ChangeView(
+                    path=change.path, kind=change.kind.value, type=change.type, size_bytes=change.size_bytes
+                )
+                for change in changes
+            )
+        )
 
     async def set_network(self, sandbox_id: str, body: NetworkBody, caller: Caller = LOCAL) -> NetworkBody:
-        """Change what it may reach, and return what holds."""
-        entry = self._live(sandbox_id, caller)
-        held = network_of(await self._driver.set_network(sandbox_id, policy_of(body)))
-        entry.view = entry.view.model_copy(update={"network": held})
-        return held
+        """Change what it may reach, and return what holds now, as it was read back."""
+        life = self._live(sandbox_id, caller)
+        policy = await self._driver.set_network(sandbox_id, policy_for(body))
+        self._keeper.note_network(life, policy)
+        return network_of(policy)
 
     async def denials(self, sandbox_id: str, caller: Caller = LOCAL) -> DenialPage:
-        """Return what its network policy refused of late."""
+        """Return what its network policy has refused."""
         self._live(sandbox_id, caller)
-        items = [
-            DenialView(
-                at=item.at, name=item.name, address=item.address, port=item.port, protocol=item.protocol
+        found = await self._driver.denials(sandbox_id)
+        return DenialPage(
+            items=tuple(
+                DenialView(
+                    at=one.at, name=one.name, address=one.address, port=one.port, protocol=one.protocol
+                )
+                for one in found
             )
-            for item in await self._driver.denials(sandbox_id)
-        ]
-        return DenialPage(items=tuple(items))
+        )
+
+    # ---- its lease ----
 
     async def heartbeat(self, sandbox_id: str, caller: Caller = LOCAL) -> None:
-        """Pass on that its client still wants it."""
-        await (await self.handle(sandbox_id, caller)).heartbeat()
+        """Push the heartbeat limit on, of every member of its unit."""
+        life = self._mine(sandbox_id, caller)
+        for name in (life.id, *life.sidecars.values()):
+            member = self._keeper.lives.get(name)
+            if member is not None and member.state is State.READY:
+                await (await self._keeper.handles.get(name)).heartbeat()
 
     async def extend(self, sandbox_id: str, body: ExtendBody, caller: Caller = LOCAL) -> SandboxView:
-        """Let it live so long from now."""
-        entry = self._live(sandbox_id, caller)
-        await (await self.handle(sandbox_id, caller)).extend(body.ttl_s)
-        lease = entry.view.lease.model_copy(update={"ttl_s": body.ttl_s})
-        entry.view = entry.view.model_copy(update={"lease": lease})
-        return entry.view
+        """Let it, and its unit, live so long from now on, as far as the key allows."""
+        life = self._live(sandbox_id, caller)
+        most_s = caller.quota.ttl_s
+        ttl_s = body.ttl_s
+        if most_s is not None:
+            ttl_s = most_s if ttl_s is None else min(ttl_s, most_s)
+        for name in (life.id, *life.sidecars.values()):
+            member = self._keeper.lives.get(name)
+            if member is not None and member.state is State.READY:
+                await (await self._keeper.handles.get(name)).extend(ttl_s)
+                self._keeper.note_lease(
+                    member, _with_ttl(member.spec.lease, ttl_s, member.times[State.READY])
+                )
+        return life.view()
 
     # stands last: in a class body the name `list` means this method from here on
     async def list(
@@ -486,16 +419,21 @@ class SandboxService:
         after: str | None = None,
         limit: int = 1000,
     ) -> SandboxPage:
-        """Return the caller's sandboxes by id, a page at a time; ended ones that are remembered too."""
-        views = sorted(
-            (
-                entry.view
-                for entry in self._entries.values()
-                if self._shown(entry, caller, labels or {})
-                and (not states or entry.view.state in states)
-                and (after is None or entry.view.id > after)
-            ),
-            key=lambda view: view.id,
-        )
-        page = views[:limit]
-        return SandboxPage(items=tuple(page), next=page[-1].id if len(views) > limit else None)
+        """Return a page in order of the ids; ``after`` is the last id of the page before."""
+        found = [
+            life
+            for name, life in self._keeper.lives.items()
+            if (after is None or name > after)
+            and self._may_see(life, caller)
+            and (not states or life.state in states)
+            and matches(life.spec.labels, labels or {})
+        ]
+        found.sort(key=lambda life: life.id)
+        items = tuple(self._view(life) for life in found[:limit])
+        return SandboxPage(items=items, next=items[-1].id if len(found) > limit else None)
+
+
+def _with_ttl(lease: Lease, ttl_s: float | None, ready_at: float) -> Lease:
+    """Return the lease as it stands after an extension: its time counts from the start."""
+    whole_s = None if ttl_s is None else time.time() - ready_at + ttl_s
+    return Lease(ttl_s=whole_s, idle_s=lease.idle_s, heartbeat_s=lease.heartbeat_s)

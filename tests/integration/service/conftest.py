@@ -7,6 +7,7 @@ import pytest
 from cloche.sandbox.drivers.local import LocalDriver
 from cloche.sandbox.images.resolve import StoreResolver
 from cloche.sandbox.settings import Settings
+from cloche.service.pending import Pending
 from cloche.service.service import SandboxService
 from cloche.service.settings import ServiceSettings
 from cloche.testing.experiments import installation
@@ -21,9 +22,11 @@ MakeService = Callable[..., SandboxService]
 def make_service(settings: Settings, installation: object) -> MakeService:
     """Return a function that makes one more service over the same run directory."""
 
-    def make(**bounds: float) -> SandboxService:
-        chosen = ServiceSettings(**{"look_s": 0.05, **bounds})  # type: ignore[arg-type]  # whole where it must
-        return SandboxService(LocalDriver(settings), StoreResolver(settings), chosen)
+    def make(**bounds: object) -> SandboxService:
+        chosen = ServiceSettings(**{"poll_s": 0.05, "list_s": 0.2, **bounds})  # type: ignore[arg-type]  # whole where it must
+        return SandboxService(
+            LocalDriver(settings), StoreResolver(settings), chosen, pending=Pending(settings.run_dir)
+        )
 
     return make
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 from cloche.core.errors import ClocheError, InfraError, InvalidInput, NotFound, SandboxLost
 from cloche.core.ids import is_name
@@ -27,7 +28,15 @@ from cloche.sandbox.images.store import ImageStore
 from cloche.sandbox.images.tools import in_thread
 from cloche.sandbox.native import store_diff, store_snapshot
 from cloche.sandbox.native.finish import finish
-from cloche.sandbox.native.record import Folder, Record, boot_id, read_folder, read_folders, this_process
+from cloche.sandbox.native.record import (
+    Folder,
+    Record,
+    boot_id,
+    ended,
+    read_folder,
+    read_folders,
+    this_process,
+)
 from cloche.sandbox.native.runtime import NativeRuntime
 from cloche.sandbox.settings import Settings
 from cloche.sandbox.spec import NetworkPolicy, PreparedImage, SandboxSpec
@@ -52,6 +61,11 @@ class LocalDriver(CapabilityGate):
         """How its sandboxes are kept apart from the host."""
         return self._runtime.isolation
 
+    @property
+    def store_dir(self) -> Path:
+        """Where its sandboxes' files are."""
+        return self._settings.state_dir
+
     def capabilities(self, isolation: str | None = None) -> frozenset[Capability]:
         """See :meth:`cloche.sandbox.driver.Driver.capabilities`."""
         return self._runtime.capabilities()
@@ -59,7 +73,8 @@ class LocalDriver(CapabilityGate):
     async def create(self, spec: SandboxSpec, image: PreparedImage) -> Sandbox:
         """See :meth:`cloche.sandbox.driver.Driver.create`; raises EnvironmentUnusable as well."""
         self.check_capabilities(spec)
-        record = Record(spec=spec, image=image, created_at=time.time(), boot=boot_id(), owner=this_process())
+        owner = None if spec.owner else this_process()  # a service's sandboxes do not end with its process
+        record = Record(spec=spec, image=image, created_at=time.time(), boot=boot_id(), owner=owner)
         with lease(self._settings, image.digest):  # until the record says that it is used
             made = await self._runtime.create(spec, image, record.dump())
         try:
@@ -114,6 +129,10 @@ class LocalDriver(CapabilityGate):
         """See :meth:`cloche.sandbox.driver.Driver.list`."""
         folders = await asyncio.to_thread(read_folders, self._settings.sandboxes_dir)
         return sorted((folder.info() for folder in folders), key=lambda info: info.created_at)
+
+    async def ended(self, ids: Collection[str]) -> Mapping[str, SandboxInfo | None]:
+        """See :meth:`cloche.sandbox.driver.Driver.ended`."""
+        return await asyncio.to_thread(ended, self._settings.sandboxes_dir, ids)
 
     async def delete(self, sandbox_id: str) -> bool:
         """See :meth:`cloche.sandbox.driver.Driver.delete`."""

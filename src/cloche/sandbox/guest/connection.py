@@ -290,6 +290,11 @@ class GuestConnection(asyncio.Protocol):
         """Whether nothing can be asked any more."""
         return self._lost is not None
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for its answer."""
+        return bool(self._calls)
+
     def send(self, data: bytes) -> None:
         """Queue bytes; what is queued in one turn of the loop goes out in one write."""
         if self._lost is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,17 +22,29 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from cloche.core.errors import InvalidInput
-from cloche.sandbox.driver import SandboxInfo, SandboxState
+from cloche.sandbox.driver import EndCause, SandboxInfo, SandboxState
 from cloche.sandbox.spec import PreparedImage, SandboxSpec
 
 VERSION = 2
 
 _REASONS = {
-    ("guest_exit", 0): "its lease ran out",
+    ("guest_exit", 0): "its guest was told to end",
+    ("guest_exit", 10): "its lease ran out: its time was up",
+    ("guest_exit", 11): "its lease ran out: it was idle",
+    ("guest_exit", 12): "its lease ran out: no heartbeat came",
     "guest_exit": "its guest failed",
     "out_of_memory": "its guest was killed for lack of memory",
     "host_memory": "this machine ran out of memory",
     "lost": "its guest was killed or crashed",
+}
+
+_CAUSES: dict[tuple[str, int] | str, EndCause] = {
+    ("guest_exit", 0): EndCause.DELETED,
+    ("guest_exit", 10): EndCause.TTL,
+    ("guest_exit", 11): EndCause.IDLE,
+    ("guest_exit", 12): EndCause.HEARTBEAT,
+    "out_of_memory": EndCause.OUT_OF_MEMORY,
+    "host_memory": EndCause.HOST_MEMORY,
 }
 
 
@@ -147,13 +160,22 @@ class Folder:
         code = self.end.get("exit_code")
         return _REASONS.get((kind, code if isinstance(code, int) else -1)) or _REASONS.get(kind, kind)
 
+    @property
+    def cause(self) -> EndCause:
+        """Why it ended, from the closed list."""
+        end = self.end or {}
+        kind, code = str(end.get("reason")), end.get("exit_code")
+        status = code if isinstance(code, int) else -1
+        return _CAUSES.get((kind, status)) or _CAUSES.get(kind) or EndCause.GUEST_LOST
+
     def info(self) -> SandboxInfo:
         """Return the row of a listing."""
         pid = self.pid
+        cause = None
         if self.end is not None or (self.native and pid is None):
-            state, reason = SandboxState.ENDED, self.reason or "its guest is gone"
+            state, reason, cause = SandboxState.ENDED, self.reason or "its guest is gone", self.cause
         elif pid is not None and self.overdue:
-            state, reason = SandboxState.ENDED, _REASONS["guest_exit", 0]
+            state, reason, cause = SandboxState.ENDED, _REASONS["guest_exit", 10], EndCause.TTL
         elif pid is not None and self.paused_until_ms is not None:
             state, reason = SandboxState.PAUSED, ""
         elif pid is not None:
@@ -169,6 +191,7 @@ class Folder:
             labels=record.spec.labels if record else {},
             pid=pid,
             reason=reason,
+            cause=cause,
             spec=record.spec if record else None,
             digest=record.image.digest if record else "",
         )
@@ -220,3 +243,23 @@ def read_folders(sandboxes_dir: Path) -> list[Folder]:
     except FileNotFoundError:
         return []
     return [folder for folder in map(read_folder, paths) if folder is not None]
+
+
+def ended(sandboxes_dir: Path, ids: Collection[str]) -> dict[str, SandboxInfo | None]:
+    """Return those of these sandboxes that are over; reads nothing of the others but whether they live."""
+    found: dict[str, SandboxInfo | None] = {}
+    for name in ids:
+        path = sandboxes_dir / name
+        try:
+            native = (path / "native").read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            native = b""
+        facts = _native(native)
+        alive = "pid" in facts and process_start_time(facts["pid"]) == facts.get("start")
+        if alive and not (path / "paused").exists():
+            continue
+        folder = read_folder(path)
+        info = folder.info() if folder else None
+        if info is None or info.state is SandboxState.ENDED:
+            found[name] = info
+    return found

@@ -141,10 +141,10 @@ class Spawner:
 
     async def running(self) -> bool:
         """Whether a spawner runs now; starts none."""
-        if self._connection is not None and not self._connection.lost:
-            return True
-        self._connection = await self._greet()
-        return self._connection is not None
+        async with self._connecting:  # or each of many that ask at once would leave a connection behind
+            if self._connection is None or self._connection.lost:
+                self._connection = await self._greet()
+            return self._connection is not None
 
     async def _greet(self) -> SpawnerConnection | None:
         """Connect and exchange versions; None when nobody is there, or no longer."""

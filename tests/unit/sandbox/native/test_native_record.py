@@ -98,13 +98,13 @@ def test_states(tmp_path: Path) -> None:
     make(tmp_path / "new")
     make(tmp_path / "live", pid=me)
     make(tmp_path / "other-process", pid=me, start=1)
-    make(tmp_path / "lease", end={"reason": "guest_exit", "exit_code": 0})
+    make(tmp_path / "lease", end={"reason": "guest_exit", "exit_code": 10})
     make(tmp_path / "crash", end={"reason": "guest_exit", "exit_code": 2})
     make(tmp_path / "odd", end={"reason": "something new"})
     assert info(tmp_path / "new") == (SandboxState.STARTING, None, "")
     assert info(tmp_path / "live") == (SandboxState.READY, me, "")
     assert info(tmp_path / "other-process") == (SandboxState.ENDED, None, "its guest is gone")
-    assert info(tmp_path / "lease") == (SandboxState.ENDED, None, "its lease ran out")
+    assert info(tmp_path / "lease") == (SandboxState.ENDED, None, "its lease ran out: its time was up")
     assert info(tmp_path / "crash") == (SandboxState.ENDED, None, "its guest failed")
     assert info(tmp_path / "odd")[2] == "something new"
     assert [folder.id for folder in read_folders(tmp_path)] == sorted(
