@@ -305,7 +305,8 @@ class Keeper:
             async with limit:
                 await work
         except Exception as error:  # noqa: BLE001  # boundary: driver
-            await self._fail(lives, _as_cloche_error(error, late=limit.expired()))
+            problem = _as_cloche_error(error, late=limit.expired())
+            await self._fail(lives, problem)
         finally:
             for life in lives:
                 life.task = None

@@ -11,7 +11,14 @@ from cloche.testing.model_server import load_scripts
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 # tasks about the format rather than the work: no model is scripted for them
-UNSCRIPTED = {"healthy-service", "keep-artifacts", "second-opinion", "staged-release"}
+UNSCRIPTED = {
+    "healthy-service",
+    "keep-artifacts",
+    "quiet-phase",
+    "second-opinion",
+    "side-service",
+    "staged-release",
+}
 TASKS = sorted({path.parent.name for path in (EXAMPLES / "tasks").glob("*/task.toml")} - UNSCRIPTED)
 SCRIPTS = load_scripts(EXAMPLES / "scripts")
 TOOL_PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
