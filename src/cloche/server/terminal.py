@@ -26,6 +26,7 @@ from cloche.server.shapes import completed_view
 
 _MESSAGE_BYTES_MAX = 1 << 20
 _HEARTBEAT_S = 30.0
+_Close = tuple[WSCloseCode, bytes]
 _SHELL = "if [ -x /bin/bash ]; then exec /bin/bash -l; else exec /bin/sh -l; fi"
 
 
@@ -88,46 +89,45 @@ async def _converse(call: Call, sandbox: Sandbox, command_id: str, offset: int) 
     await socket.prepare(call.request)
     call.context.metrics.streams["terminal"] += 1
 
-    async def outwards() -> None:
+    async def outwards() -> _Close:
         async for chunk in output:
             await socket.send_bytes(chunk.data)
         view = completed_view(await process.wait(on_output=lambda _: None))
-        await socket.send_str(
-            f'{{"type":"ended","command":{view.model_dump_json(exclude={"stdout", "stderr"})}}}'
-        )
-        await socket.close(code=WSCloseCode.OK, message=b"the command is over")
+        shown = view.model_dump_json(exclude={"stdout", "stderr"})
+        await socket.send_str(f'{{"type":"ended","command":{shown}}}')
+        return WSCloseCode.OK, b"the command is over"
 
-    async def stopping() -> None:
+    async def stopping() -> _Close:
         await call.context.stopping.begun.wait()
-        await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the service is stopping; join again")
+        return WSCloseCode.GOING_AWAY, b"the service is stopping; join again"
 
     tasks = [asyncio.create_task(part) for part in (outwards(), _inwards(socket, process), stopping())]
     try:
         await socket.send_json({"type": "started", "id": command_id})
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        await _close_for(socket, next(iter(done)))
+        code, message = _reason(next(iter(done)))
     finally:
         call.context.metrics.streams["terminal"] -= 1
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         process.leave_input()
+    await socket.close(code=code, message=message)
     return socket
 
 
-async def _close_for(socket: web.WebSocketResponse, done: asyncio.Task[None]) -> None:
+def _reason(done: asyncio.Task[_Close]) -> _Close:
     error = done.exception()
+    if error is None:
+        return done.result()
     if isinstance(error, ValidationError):
-        await socket.close(
-            code=WSCloseCode.POLICY_VIOLATION, message=b"this control message is not understood"
-        )
-    elif isinstance(error, ClocheError):
-        await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=error.message.encode()[:120])
-    elif error is not None and not isinstance(error, ConnectionError):
-        raise error
+        return WSCloseCode.POLICY_VIOLATION, b"this control message is not understood"
+    if isinstance(error, ClocheError):
+        return WSCloseCode.INTERNAL_ERROR, error.message.encode()[:120]
+    raise error
 
 
-async def _inwards(socket: web.WebSocketResponse, process: Process) -> None:
+async def _inwards(socket: web.WebSocketResponse, process: Process) -> _Close:
     async for message in socket:
         if message.type is WSMsgType.BINARY:
             try:
@@ -142,3 +142,4 @@ async def _inwards(socket: web.WebSocketResponse, process: Process) -> None:
                     await process.signal(number)
                 case _Eof():
                     await process.close_stdin()
+    return WSCloseCode.OK, b""

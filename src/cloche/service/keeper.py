@@ -33,6 +33,7 @@ from cloche.service.store_guard import store_has_room
 T = TypeVar("T")
 
 _LIVE = {SandboxState.READY: State.READY, SandboxState.PAUSED: State.PAUSED}
+_SILENT_S = 10.0
 _SERVER = "server"
 """Id of the command that a sandbox starts by itself."""
 
@@ -59,7 +60,8 @@ class Keeper:
             )
         )
         self.handles = Handles(driver, settings.handles_max, settings.handle_idle_s)
-        self.healthy = False
+        self._watching: asyncio.Task[None] | None = None
+        self._looked_s = -float("inf")
         self._driver = driver
         self._images = OnceAtATime(images, settings)
         self._settings = settings
@@ -79,8 +81,8 @@ class Keeper:
     async def start(self) -> None:
         """Adopt what is there, then look after it until ``close``."""
         await self._adopt()
-        self.healthy = True
-        self._spawn(self._watch())
+        self._looked_s = time.monotonic()
+        self._watching = self._spawn(self._watch())
         self.pump()
 
     async def close(self) -> None:
@@ -93,6 +95,12 @@ class Keeper:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._images.close()
         await self.handles.close()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the driver has answered lately, and what lives is being watched."""
+        watched = self._watching is not None and not self._watching.done()
+        return watched and time.monotonic() - self._looked_s < _SILENT_S + self._settings.poll_s
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -426,12 +434,9 @@ class Keeper:
         while True:
             await asyncio.sleep(self._settings.poll_s)
             self.handles.sweep()
-            try:
+            with contextlib.suppress(ClocheError, OSError):  # a look that failed shows nothing; the next may
                 await self._look()
-            except ClocheError:
-                self.healthy = False
-                continue
-            self.healthy = True
+                self._looked_s = time.monotonic()
 
     async def _look(self) -> None:
         if time.monotonic() - self._listed_s >= self._settings.list_s:
