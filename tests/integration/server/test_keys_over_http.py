@@ -151,7 +151,7 @@ def _kept(state: Path) -> bytes:
     """Return what the service has written, but for the secret that it signs with."""
     return b"".join(
         path.read_bytes()
-        for path in state.rglob("*")  # noqa: ASYNC240  # nothing else runs meanwhile  # noqa: ASYNC240
+        for path in state.rglob("*")  # nothing else runs meanwhile
         if path.is_file() and path.name != "secret"
     )
 
