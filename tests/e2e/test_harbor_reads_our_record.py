@@ -166,6 +166,7 @@ def job(installation: Installation, tmp_path_factory: pytest.TempPathFactory) ->
     folder = top / "jobs" / "first"
     serve = [sys.executable, "-m", "cloche.testing.model_server", "--scripts", str(top / "scripts")]
     run = [*PROGRAM, "run", *map(str, tasks), "-a", "oracle", "-a", "nop", "-a", "loop", "-m", "scripted"]
+    run += ["--retries", "1", "--retry-wait", "1s"]
     run += ["--price", "scripted=0.15/0.60", "-o", str(folder), "--quiet"]
     done = subprocess.run(
         [*serve, "--", *run], env=installation.environ(), capture_output=True, text=True, check=False

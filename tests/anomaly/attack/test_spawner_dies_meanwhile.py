@@ -68,4 +68,4 @@ async def test_a_lease_that_ran_out_is_told_though_another_spawner_saw_it(
     await other.close()
     await driver.delete(sandbox.id)
     await sandbox.close()
-    assert info.reason == "its lease ran out"
+    assert info.reason == "its lease ran out: its time was up"
