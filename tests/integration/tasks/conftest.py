@@ -98,7 +98,7 @@ def sandbox_for(driver: LocalDriver) -> MakeSandbox:
         environment = task.environment
         spec = SandboxSpec(
             resources=Resources(cpus=environment.cpus, memory_bytes=environment.memory_bytes),
-            network=environment.network_mode,
+            network=environment.policy,
             env=resolve_env(environment.env, {}),
             workdir=environment.workdir,
         )

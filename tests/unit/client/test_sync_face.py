@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -80,6 +81,15 @@ def test_work_is_done_from_within_a_running_loop(own: Portal) -> None:
     assert asyncio.run(cell()) == 7
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT mean what it does on a terminal: a job in the background starts with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_caller_waits_for_the_clean_up(own: Portal) -> None:
     cleaned = threading.Event()
     begun = threading.Event()
